@@ -29,7 +29,7 @@ SETS = "vectors"
 PEERS = (
     "tests/data/peers/*.safetensors",
     "tests/data/peers_layers/*.safetensors",
-    "tests/data/peers_atlas_mag/titans_*.safetensors",
+    "tests/data/peers_atlas_mag/*.safetensors",
 )
 PEERS_PAGE = "vectors/peers.md"
 HEAD = "---\nsearch:\n  exclude: true\n---\n\n"

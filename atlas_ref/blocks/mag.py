@@ -174,7 +174,7 @@ def apply(
     if config.calls == "documents":
         reset = _first_starts(reset, x.shape[-2])
     if isinstance(config.memory, shared_memory.Config) and params.mix is not None:
-        state, a, m = _side_by_side(config, params, state, x, reset)
+        state, a, m = _branches(config, params, state, x, reset)
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
         return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
     begun = state.attention.begun
@@ -198,7 +198,29 @@ def _first_starts(reset: Any, tokens: int) -> np.ndarray[Any, Any]:
     return first
 
 
-def _side_by_side(
+def branches(
+    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+) -> tuple[State, Array, Array]:
+    """What a block with a shared memory mixes: attention a and memory m (SHARED-2).
+
+    Args:
+        x (B, T, d_model), reset (T,): as for `apply`.
+
+    Returns:
+        state after both, a, m (B, T, d_model).
+
+    Raises:
+        ValueError: arguments that contradict the settings, or a block without such a memory.
+    """
+    if not isinstance(config.memory, shared_memory.Config):
+        raise ValueError("memory: does not share attention")
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    if config.calls == "documents":
+        reset = _first_starts(reset, x.shape[-2])
+    return _branches(config, params, state, x, reset)
+
+
+def _branches(
     config: Config, params: Params, state: State, x: Array, reset: Any
 ) -> tuple[State, Array, Array]:
     """Attention a and a memory m of its projections, and the state after both (SHARED-2)."""

@@ -255,12 +255,16 @@ def check_state(config: Any, state: Any, x: Array) -> None:
                 arrays = own if isinstance(own, dict) else {"": own}
                 for name, array in arrays.items():
                     place = f"state: level {i}: {part}{each}{name and '.'}{name}"
-                    _check_memory(place, array, leading, x)
+                    shared = (1, config.heads) if isinstance(own, dict) else leading
+                    _check_memory(place, array, leading, shared, x)
 
 
-def _check_memory(name: str, array: Any, leading: tuple[int, int], x: Array) -> None:
+def _check_memory(
+    name: str, array: Any, leading: tuple[int, int], shared: tuple[int, int], x: Array
+) -> None:
+    """Refuse a memory of other rows; fast tensors may have one row for all, as their rule checks."""
     check_array(name, array, Dims("..."))
-    if array.shape[:2] != leading:
+    if array.shape[:2] not in (leading, shared):
         raise ValueError(
             f"{name} of shape {array.shape}, expected leading axes {leading}: batch, heads"
         )

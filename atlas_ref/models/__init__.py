@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from atlas_ref.models import atlas_rnn, atlas_rnn_systems
+from atlas_ref.models.atlas_mag import modules as atlas_mag_modules
 from atlas_ref.models.atlas_mag import parts as atlas_mag_parts
 from atlas_ref.models.atlas_rnn import Module
 from atlas_ref.models.public import titans_pytorch
@@ -15,5 +16,6 @@ MODULES: dict[str, Module] = {
     **atlas_rnn.PARTS,
     **atlas_rnn_systems.SYSTEMS,
     **atlas_mag_parts.PARTS,
+    **atlas_mag_modules.MODULES,
     "titans_neural_memory": titans_pytorch.MODULE,
 }

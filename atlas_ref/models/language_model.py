@@ -171,16 +171,24 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     ids = _check(config, params, state, ids)
     keep_freed_pages()
-    x = ops.index(params.embedding, ids)
-    x = x if params.embedding_bias is None else x + params.embedding_bias
-    x = norm.normed(config.embed_norm, params.embed_norm, x)
-    states = []
+    x, states = embedded(config, params, ids), []
     for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
         after, x = module_of(block).apply(block, own, before, x, reset=reset)
         states.append(after)
-    x = norm.normed(config.norm, params.norm, x)
-    head = params.embedding if config.tied else params.head
-    return State.trusted(blocks=tuple(states)), linear(x, head)
+    return State.trusted(blocks=tuple(states)), headed(config, params, x)
+
+
+def embedded(config: Config, params: Params, ids: Any) -> Array:
+    """Rows (B, T, d_model) of ids that were checked, before the first block (MODEL-1)."""
+    x = ops.index(params.embedding, ids)
+    x = x if params.embedding_bias is None else x + params.embedding_bias
+    return norm.normed(config.embed_norm, params.embed_norm, x)
+
+
+def headed(config: Config, params: Params, x: Array) -> Array:
+    """Logits (B, T, V) of rows (B, T, d_model) after the last block (MODEL-1)."""
+    head: Any = params.embedding if config.tied else params.head
+    return linear(norm.normed(config.norm, params.norm, x), head)
 
 
 def loss(

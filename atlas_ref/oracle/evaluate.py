@@ -106,11 +106,12 @@ def evaluate(
     inputs = backend.device(converted(case, "float32" if narrow else dtype))
     bars = seeds(case.header, inputs)
     inputs, names = weighed_inputs(case, inputs) if grad else (inputs, [])
-    if grad and not bars.keys() & {main_result(case.header), "out/loss"}:
-        raise CaseError(f"{case.name}: {main_cotangent(case.header)}: missing, gradients need it")
-    own = SUBJECTS[case.header.rule].own
+    own, main = SUBJECTS[case.header.rule].own, main_result(case.header)
+    loss = main if own is None else own.loss(case.header) or main
     if grad and own is not None and (why := own.no_loss(case.header, inputs)):
-        raise CaseError(f"{case.name}: {own.loss(case.header)}: {why}")
+        raise CaseError(f"{case.name}: {loss}: {why}")
+    if grad and not bars.keys() & {main, loss}:
+        raise CaseError(f"{case.name}: {main_cotangent(case.header)}: missing, gradients need it")
     after: list[Position] = []
 
     def forward(variables: dict[str, Array]) -> dict[str, Array]:
@@ -142,9 +143,8 @@ def weighed_inputs(case: Case, inputs: Mapping[str, Array]) -> tuple[dict[str, A
     Source: CASE-14, LAYER-17.
     """
     names = differentiable(case)
-    zeros = {
-        name: ops.zeros_like(inputs[names[0]], shape=shape) for name, shape in between(case).items()
-    }
+    like = next(each for each in inputs.values() if each.dtype.kind not in "biu")
+    zeros = {name: ops.zeros_like(like, shape=shape) for name, shape in between(case).items()}
     return {**inputs, **zeros}, [*names, *zeros]
 
 

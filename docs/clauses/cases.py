@@ -17,7 +17,7 @@ from docs.clauses.places import PACKAGES
 PATTERNS = (
     "tests/data/peers/*.safetensors",
     "tests/data/peers_layers/*.safetensors",
-    "tests/data/peers_atlas_mag/titans_*.safetensors",
+    "tests/data/peers_atlas_mag/*.safetensors",
     "vectors/*/cases/**/*.safetensors",
 )
 

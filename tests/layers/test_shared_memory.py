@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from atlas_ref import backend
-from atlas_ref.layers import shared_memory
+from atlas_ref.layers import memory, shared_memory
 from atlas_ref.layers.shared_memory.config import Rates
 from atlas_ref.parts.memory_functions import MemoryFunction
+from tests.support.close import ANALYTIC, assert_close
+from tests.support.memories import layer, rule
 
 D = 4
 MEMORY = MemoryFunction(kind="mlp", activation="gelu_tanh")
@@ -62,3 +64,17 @@ def test_parameters_start_with_half_a_gate_and_a_drawn_memory() -> None:
     for name, tensor in params.phi.items():
         assert tensor.shape == own.level.rule.tensors(own.level.config)[name]
         assert not np.array_equal(backend.host(tensor), backend.host(other.phi[name]))
+
+
+@pytest.mark.clause("MEMORY-9", "DEEP-5")
+def test_a_memory_layer_goes_on_with_a_memory_that_rows_share() -> None:
+    """Its calls cut in two, and refusal of the memory of other rows."""
+    own = layer(rule("deep_memory", coupling="batch_shared"), kernel=None)
+    params, x = memory.init(own), np.random.default_rng(0).standard_normal((2, 8, 6))
+    _, whole = memory.apply(own, params, memory.start(own, 2), x)
+    state, first = memory.apply(own, params, memory.start(own, 2), x[:, :4])
+    _, second = memory.apply(own, params, state, x[:, 4:])
+    assert_close("cut", np.concatenate([first, second], axis=1), whole, ANALYTIC)
+    alone = layer(rule("deep_memory"), kernel=None)
+    with pytest.raises(ValueError, match=r"state.weights\.W_1: shape \(1, 2, 12, 3\), expected"):
+        memory.apply(alone, params, state, x[:, 4:])

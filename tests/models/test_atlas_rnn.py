@@ -103,6 +103,9 @@ def test_frequencies_without_a_recorded_constant_are_those_of_the_code():
 SHARED = {
     "atlas_mag_swiglu": {".W_in"},
     "atlas_mag_attention_block": {".attention.W_qkv", ".feed_forward.W_in"},
+    "atlas_mag_block": {".attention.W_qkv", ".feed_forward.W_in"},
+    "atlas_mag_model": {".blocks[N].attention.W_qkv", ".blocks[N].feed_forward.W_in"},
+    "atlas_mag_qkv": {".W_qkv"},
 }
 
 

@@ -33,6 +33,8 @@ FEW = [
 ]
 #: Files of Atlas-MAG, which have headers of their own.
 MAG = sorted(FOLDER.glob("mag_*.safetensors"))
+#: Every file of Atlas-MAG, with its memory, its learning, its blocks and models.
+ALL_MAG = sorted((FOLDER.parent / "peers_atlas_mag").glob("mag_*.safetensors"))
 #: Files of titans-pytorch.
 TITANS = sorted((FOLDER.parent / "peers_atlas_mag").glob("titans_*.safetensors"))
 SYSTEMS = [file for file in FILES if file not in PARTS]

@@ -67,6 +67,37 @@ class Block(Reading):
     parameters: int
 
 
+class Statistics(BaseModel):
+    """Of all numbers of a tensor."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+
+class Memory(BaseModel):
+    """A block with a memory that shares attention, over a call."""
+
+    block: int
+    gate: Statistics | None = Field(description="of the gates of tokens")
+    mix: Statistics | None = Field(description="of what multiplies attention")
+    attention: float = Field(description="root mean square of what attention returns")
+    memory: float = Field(description="root mean square of what the memory returns")
+    ratio: float | None = Field(description="memory over attention, null where that is 0")
+
+
+class Memories(BaseModel):
+    """What memories that share attention do on ids."""
+
+    ids: list[int] = Field(description="shape")
+    loss: float
+    disabled: float = Field(description="loss with memories left out")
+    neutral: float = Field(description="loss with memories that return 0")
+    change: float = Field(description="largest difference of a logit from the neutral one")
+    blocks: list[Memory]
+
+
 class Model(Reply):
     """A model."""
 
@@ -81,6 +112,7 @@ class Model(Reply):
     blocks: list[Block]
     source: dict[str, Any]
     config: dict[str, Any] = Field(description="all settings, as the file has them")
+    memories: Memories | None = Field(None, description="with --on alone")
 
 
 class ModuleVerdict(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from atlas_ref.cli import output
-from atlas_ref.cli.models.files import bad_input, parameters
+from atlas_ref.cli.models.files import bad_input, named, parameters
 
 
 def register(model: typer.Typer) -> None:
@@ -19,6 +19,15 @@ def register(model: typer.Typer) -> None:
 
 def show(
     file: Annotated[Path, typer.Argument(metavar="MODEL", help="a model, as import writes it")],
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            "--on",
+            metavar="FILE",
+            help="Also what memories that share attention do on ids: a safetensors file with a "
+            "tensor ids or in/ids, (batch, tokens).",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on standard output.")
     ] = False,
@@ -30,7 +39,9 @@ def show(
 
     with bad_input():
         found = checkpoint.read(file)
-    about = summary(str(file), found)
+        about = summary(str(file), found)
+        if on is not None:
+            about["memories"] = memories(found, on)
     if as_json:
         output.emit_json(about)
     else:
@@ -109,6 +120,51 @@ def _level(level: Any, near: Any = None) -> dict[str, Any]:
     }
 
 
+def memories(found: Any, on: Path) -> dict[str, Any]:
+    """What shared memories do on the ids of a file (MAG-8 to MAG-10)."""
+    from atlas_ref.models import audit, language_model
+
+    with named(on):
+        ids = ids_of(on)
+        config, params = found.config, found.params
+        kind = params.embedding.dtype
+        state = language_model.start(config, len(ids), dtype=kind, initial=found.initial)
+        contribution = audit.contribution(config, params, state, ids)
+    return {
+        "ids": list(ids.shape),
+        **contribution._asdict(),
+        "blocks": [
+            {
+                "block": each.block,
+                "gate": None if each.gate is None else each.gate._asdict(),
+                "mix": None if each.mix is None else each.mix._asdict(),
+                "attention": each.attention,
+                "memory": each.memory,
+                "ratio": each.ratio,
+            }
+            for each in audit.layers(config, params, state, ids[:, :-1])
+        ],
+    }
+
+
+def ids_of(path: Path) -> Any:
+    """The ids of a file.
+
+    Raises:
+        ValueError: no such tensor, or too few ids to predict one.
+    """
+    from atlas_ref.storage import files
+
+    _, tensors = files.read(path, "is a folder, a file of ids is needed")
+    for name in ("ids", "in/ids"):
+        if name in tensors:
+            ids = tensors[name]
+            if ids.ndim != 2 or ids.shape[0] < 1 or ids.shape[1] < 2:
+                raise ValueError(f"{name}: shape {ids.shape}, expected (batch, at least 2 tokens)")
+            return ids
+    raise ValueError(f"no tensor ids or in/ids, found {', '.join(tensors) or 'none'}")
+
+
 def emit(about: dict[str, Any]) -> None:
     """Write it for a reader: equal blocks that follow each other have one line."""
     words = "tied" if about["tied"] else "not tied"
@@ -143,7 +199,43 @@ def emit(about: dict[str, Any]) -> None:
         output.table(
             "memories", ("block", "level", "rule", "sizes", "period", "convention"), levels
         ),
+        *(_of_memories(about["memories"]) if "memories" in about else ()),
     )
+
+
+def _of_memories(about: dict[str, Any]) -> list[Any]:
+    """The lines and the table of what memories do."""
+    from atlas_ref.models.audit import MISMATCH
+
+    B, T = about["ids"]
+    line = (
+        f"on {B} x {T} ids: loss {about['loss']:.6g}, with memories that return 0 "
+        f"{about['neutral']:.6g}, without memories {about['disabled']:.6g}; logits change by up to "
+        f"{about['change']:.3g}"
+    )
+    rows, apart = [], []
+    for each in about["blocks"]:
+        rows.append(
+            (
+                each["block"],
+                *(_statistics(each[name]) for name in ("gate", "mix")),
+                f"{each['attention']:.3g}",
+                f"{each['memory']:.3g}",
+                "" if each["ratio"] is None else f"{each['ratio']:.3g}",
+            )
+        )
+        if each["ratio"] is None or not 1 / MISMATCH <= each["ratio"] <= MISMATCH:
+            apart.append(str(each["block"]))
+    columns = ("block", "gate", "sigmoid(m)", "rms attention", "rms memory", "memory / attention")
+    found = [line, output.table("shared memories: mean, deviation, least, largest", columns, rows)]
+    if apart:
+        found.append(f"sizes apart by more than {MISMATCH:g} times in block {', '.join(apart)}")
+    return found
+
+
+def _statistics(each: dict[str, float] | None) -> str:
+    names = ("mean", "std", "min", "max")
+    return "" if each is None else ", ".join(f"{each[name]:.3g}" for name in names)
 
 
 def _grouped(blocks: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

@@ -30,10 +30,12 @@ class RmsNorm(Frozen):
     Attributes:
         dim: length of a row.
         eps: added to the mean of squares.
+        float32_inside: whether the quotient was taken in float32.
     """
 
     dim: Size
     eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    float32_inside: bool = False
 
 
 class Rotary(Frozen):
@@ -84,7 +86,7 @@ class AttentionBlock(Frozen):
         dim, n_heads: sizes; a head has dim / n_heads entries, an even number.
         attn_window_size: keys that a query sees, itself one of them.
         ffn_expansion: the feed-forward has dim ffn_expansion 2 / 3 hidden entries.
-        attention_mask: false, since a case has no padded tokens.
+        attention_mask: whether a case has tokens that no query sees.
     """
 
     dim: Size
@@ -100,8 +102,6 @@ class AttentionBlock(Frozen):
                 f"dim: {self.dim} is no multiple of twice n_heads = {self.n_heads}, so that heads "
                 "are odd or of no length"
             )
-        if self.attention_mask:
-            raise ValueError("attention_mask: must be false, a case has no padded tokens")
         if self.inner < 1:
             raise ValueError(f"ffn_expansion: {self.ffn_expansion:g} leaves no hidden entry")
         return self

@@ -15,7 +15,7 @@ COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
 
 #: Cotangents of the final state of a layer begin so, and those of turned queries and keys.
 STATE_BAR = "in/state_bar/"
-TURNED_BARS = ("in/q_bar", "in/k_bar")
+TURNED_BARS = ("in/q_bar", "in/k_bar", "in/v_bar")
 
 #: Results of any rule, without `out/` (CASE-12).
 RESULTS = (
@@ -58,8 +58,14 @@ def weighed(cotangent: str) -> str:
 
 def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The cotangent of each result that has one; a loss that needs none has 1 (CASE-14, LAYER-8)."""
-    bars = {weighed(name): value for name, value in inputs.items() if is_cotangent(name)}
     own = SUBJECTS[header.rule].own
+    others = {} if own is None else own.weighs(header)
+    bars = {
+        result: value
+        for name, value in inputs.items()
+        if is_cotangent(name)
+        for result in others.get(name, (weighed(name),))
+    }
     if own is not None and (loss := own.loss(header)):
         floating = (value for value in inputs.values() if value.dtype.kind not in "biu")
         bars[loss] = ops.ones_like(next(floating), shape=())
@@ -68,7 +74,11 @@ def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def main_cotangent(header: Any) -> str:
     """The cotangent without which there are no gradients: that of the main result."""
-    return f"in/{main_result(header).removeprefix('out/')}_bar"
+    own, main = SUBJECTS[header.rule].own, main_result(header)
+    for name, results in ({} if own is None else own.weighs(header)).items():
+        if main in results:
+            return name
+    return f"in/{main.removeprefix('out/')}_bar"
 
 
 def main_result(header: Any) -> str:

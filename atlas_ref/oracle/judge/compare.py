@@ -305,7 +305,7 @@ def chosen(only: Sequence[str]) -> set[str]:
 def _fixed(case: Case) -> tuple[float, str]:
     """The tolerance of results in float64, and its basis in words (CASE-20, LAYER-10)."""
     own = SUBJECTS[case.header.rule].own
-    return (TOLERANCE, BASIS) if own is None else own.tolerance
+    return (TOLERANCE, BASIS) if own is None else own.tolerance_of(case.header) or own.tolerance
 
 
 def compare_arrays(

@@ -39,13 +39,18 @@ TOLERANCE = (1e-10, "fixed for layers in float64 (LAYER-10)")
 
 #: Results of layers: what they return, the state after them, and gradients (LAYER-5 to LAYER-8).
 RESULTS = re.compile(
-    r"out/((call\d+/)?(y|seq_index|(last_update|last_momentum|weights|updates)/[\w.]+)"
-    r"|y_prefix|[qkv]|attn(_projected)?|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
+    r"out/((call\d+/)?(y|seq_index|(last_update|last_momentum|weights|updates)/[\w.]+"
+    r"|(omega_loss|effective_eta)(/\d+)?|state/(param|buffer)/[\w.]+|loss|logits)"
+    r"|step\d+/(loss|\w+_(eta|norm|ratio)|(param|momentum|stat)/[\w.]+)"
+    r"|gamma|mem_out|q_projected|read|y_(chunked|sequential)|y_prefix|[qkv]|attn(_projected)?|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
     r"|(greedy|sampled)_(un)?cached(_logits)?|(kept|token)_min_p_[\w.]+)"
-    r"|grad/((call\d+/)?x|[qkv]|attn(_projected)?|(state|cache)/\w+|param/[\w.]+)"
+    r"|grad/((call\d+/)?x|((chunked|sequential)/)?([qkv]|gamma)|keys|values|attn(_projected)?|(state|cache)/\w+|param/[\w.]+)"
 )
 
 PARAM = "in/param/"
+
+#: What the names of inputs begin with that modules hold and nothing trains.
+HELD = ("in/buffer/", "in/momentum/")
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -165,6 +170,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
     _check_calls(header, sizes)
     entry.check(settings, sizes)
+    entry.fits(settings, ordered)
     return ordered
 
 
@@ -181,13 +187,15 @@ def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
 
 def constants(header: Any) -> set[str]:
     """Inputs that nothing trains: constants, buffers and numbers to draw with (LAYER-8)."""
-    names = ENTRIES[header.layer].module.names(_settings(header))
+    entry, settings = ENTRIES[header.layer], _settings(header)
+    names = entry.module.names(settings)
     fixed = {
         PARAM + name
         for name, each in names.items()
         if not (each.trained and (each.field or each.unread))
     }
-    return fixed | {"in/uniform", "in/buffer/inv_freq"}
+    held = {name for name in entry.tensors(settings) if name.startswith(HELD)}
+    return fixed | held | {"in/uniform", *entry.constants}
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -257,6 +265,12 @@ def _main(header: Any) -> str:
     return result if isinstance(result, str) else result(_settings(header))
 
 
+def _loss(header: Any) -> str:
+    """The result that gradients are of without a cotangent, or nothing."""
+    loss = ENTRIES[header.layer].loss
+    return loss if isinstance(loss, str) else loss(_settings(header))
+
+
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
     raise ValueError(f"rule {LAYER}: each layer has a table of its own")
 
@@ -286,7 +300,7 @@ SUBJECT = Subject(
         checked=checked,
         constants=constants,
         result=_main,
-        loss=lambda header: ENTRIES[header.layer].loss,
+        loss=_loss,
         no_loss=lambda header, inputs: ENTRIES[header.layer].no_loss(inputs),
         clause=clause,
         void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),
@@ -294,5 +308,7 @@ SUBJECT = Subject(
         between=lambda header, inputs: ENTRIES[header.layer].between(_settings(header), inputs),
         results=RESULTS,
         tolerance=TOLERANCE,
+        weighs=lambda header: ENTRIES[header.layer].weighs,
+        tolerance_of=lambda header: ENTRIES[header.layer].tolerance(_settings(header)),
     ),
 )

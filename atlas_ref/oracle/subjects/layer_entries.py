@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from atlas_ref.oracle.subjects import layer_mag, layer_modules, layer_systems, layer_titans
+from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
 from atlas_ref.oracle.subjects.layer_modules import Entry
 
 #: Name in the header -> layer or model.
 ENTRIES: dict[str, Entry] = {
     **layer_modules.PARTS,
     **layer_systems.SYSTEMS,
-    **layer_mag.PARTS,
+    **mag.PARTS,
     **layer_titans.PARTS,
 }

@@ -75,12 +75,16 @@ class Entry(NamedTuple):
         states: None for a module without state.
         calls: whether `parameters` may cut the tokens into calls.
         result: the main result, or (settings) -> its name.
-        loss: a result that gradients are of, without a cotangent.
+        loss: a result that gradients are of, without a cotangent, or (settings) -> its name.
         no_loss: (inputs) -> why there is no such result; "" where there is one.
         check: (settings, lengths of axes with what they come from), refuses what does not fit.
         void: (settings, inputs) -> parameters without effect, each with the reason.
         numbers: (settings, inputs) -> numbers of the largest array that it makes.
         between: (settings, inputs) -> shapes of results between, whose gradients are results too.
+        constants: inputs without a gradient of their own, beside buffers and momenta.
+        weighs: of a cotangent that weighs other results than the one of its name, these.
+        fits: (settings, inputs), refuses values that contradict each other.
+        tolerance: (settings) -> relative error allowed in float64 and why, where it is another one.
     """
 
     module: atlas_rnn.Module
@@ -90,12 +94,16 @@ class Entry(NamedTuple):
     states: States | None = None
     calls: bool = False
     result: str | Callable[[Any], str] = "out/y"
-    loss: str = ""
+    loss: str | Callable[[Any], str] = ""
     no_loss: Callable[[Mapping[str, Any]], str] = lambda inputs: ""
     check: Callable[[Any, Mapping[str, Any]], object] = nothing
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]] = nothing
     numbers: Callable[[Any, Mapping[str, Any]], int] = few
     between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = nothing
+    constants: tuple[str, ...] = ()
+    weighs: Mapping[str, tuple[str, ...]] = {}
+    fits: Callable[[Any, Mapping[str, Any]], object] = nothing
+    tolerance: Callable[[Any], tuple[float, str] | None] = lambda settings: None
 
 
 def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:

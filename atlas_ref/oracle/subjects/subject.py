@@ -30,8 +30,9 @@ CHARACTERS, LEVELS = 1_000_000, 256
 #: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 
-#: Where a tensor of one of several calls stands: in/call0/x, out/call1/y (LAYER-18).
-CALL = re.compile(r"^(in|out|grad)/call\d+/")
+#: Where a tensor of one of several calls or steps stands: in/call0/x, out/call1/y, out/step2/loss
+#: (LAYER-18, LAYER-20).
+CALL = re.compile(r"^(in|out|grad)/(call|step)\d+/")
 
 #: Header keys of a sequence.
 SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
@@ -148,6 +149,8 @@ class Own(NamedTuple):
         has_convention: whether the header has a convention all the same.
         states: names of results that are the state of a memory (TOL-8); None without one.
         features: (case) -> names of features that it has beside gradients (SRC-21).
+        weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
+        tolerance_of: (header) -> another such error and clause for this case; None for the same.
         traced: its loop, op by op; None where it has none.
         searched: its other readings; None where it has none.
     """
@@ -168,6 +171,8 @@ class Own(NamedTuple):
     has_convention: bool = False
     states: re.Pattern[str] | None = None
     features: Callable[[Any], set[str]] = lambda case: set()
+    weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
+    tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
     traced: Traced | None = None
     searched: Searched | None = None
 

@@ -2,6 +2,8 @@
 
     y = apply(function, params, x)
     by_name, gx = gradient(function, params, x, gy)
+    value = forward(function, params, x)        y and what the gradient keeps of it
+    by_name, gx = gradient(function, params, x, gy, of=value)
 
 A parameter has its own shape (slow, shared by all rows) or leading axes in front of it that
 broadcast against those of x (fast, one per row and head), in any mix. All is written in tape ops,
@@ -13,6 +15,7 @@ Specified in specs/memory_functions.md; special cases and cost: MEMFUN-10, MEMFU
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from atlas_ref.parts.memory_functions.function import MemoryFunction
 from atlas_ref.parts.memory_functions.parameters import (
@@ -27,9 +30,11 @@ from atlas_ref.parts.memory_functions.parameters import (
 from atlas_ref.types import Array
 
 __all__ = [
+    "Forward",
     "MemoryFunction",
     "apply",
     "check",
+    "forward",
     "gradient",
     "initial",
     "matrices",
@@ -39,6 +44,23 @@ __all__ = [
 ]
 
 Parameters = Mapping[str, Array]
+
+
+class Forward(NamedTuple):
+    """A value of a function, with what its gradient needs (MEMFUN-11).
+
+    Attributes:
+        pieces: every value between x and M(x) by name, y the last.
+        kept: what stands beside them.
+    """
+
+    pieces: dict[str, Array]
+    kept: dict[str, Array]
+
+    @property
+    def y(self) -> Array:
+        """M(x)."""
+        return self.pieces["y"]
 
 
 def apply(function: MemoryFunction, params: Parameters, x: Array) -> Array:
@@ -53,7 +75,7 @@ def apply(function: MemoryFunction, params: Parameters, x: Array) -> Array:
 
     Source: Atlas-MAG's AtlasMemoryPoly; titans-pytorch's MemoryMLP with ResidualNorm.
     """
-    return pieces(function, params, x)["y"]
+    return forward(function, params, x).y
 
 
 def pieces(function: MemoryFunction, params: Parameters, x: Array) -> dict[str, Array]:
@@ -66,10 +88,19 @@ def pieces(function: MemoryFunction, params: Parameters, x: Array) -> dict[str, 
         linear: y; mlp: a_1, s_1, ..., o, normed (residual_norm), y; polynomial: z, features,
         normed, compressed (compress), a, b (gated), s, o, e, y. Each is (..., n, its width).
     """
-    found: dict[str, Array] = KINDS[function.kind].pieces(function, params, x)
+    return forward(function, params, x).pieces
+
+
+def forward(function: MemoryFunction, params: Parameters, x: Array) -> Forward:
+    """M(x) with what `gradient` needs of it, so that both cost one forward pass (MEMFUN-11).
+
+    Args:
+        params, x: as in `apply`.
+    """
+    found, kept = KINDS[function.kind].forward(function, params, x)
     if function.with_input:
         found["y"] = found["y"] + x
-    return found
+    return Forward(found, kept)
 
 
 def gradient(
@@ -80,6 +111,7 @@ def gradient(
     *,
     names: Iterable[str] | None = None,
     needs_input: bool = True,
+    of: Forward | None = None,
 ) -> tuple[dict[str, Array], Array | None]:
     """Cotangents of the parameters and of x for a cotangent gy of M(x), by hand (MEMFUN-6).
 
@@ -88,6 +120,7 @@ def gradient(
         gy (..., n, d_out): with the leading axes of M(x).
         names: the parameters asked for, all where None; products of the others are left out.
         needs_input: whether the cotangent of x is asked for.
+        of: what `forward` returned for the same params and x; computed again where None.
 
     Returns:
         by name, in the order of `tensors`: the leading axes of gy and the parameter's own shape,
@@ -103,7 +136,9 @@ def gradient(
             raise ValueError(
                 f"names: {each!r} is no parameter of kind {function.kind}: {', '.join(known)}"
             )
-    found, gx = KINDS[function.kind].gradient(function, params, x, gy, wanted, needs_input)
+    kind = KINDS[function.kind]
+    value = kind.inside(function, params, x) if of is None else of
+    found, gx = kind.gradient(function, params, x, gy, wanted, needs_input, *value)
     if gx is not None and function.with_input:
         gx = gx + gy
     return {name: found[name] for name in known if name in wanted}, gx

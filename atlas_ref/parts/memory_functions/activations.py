@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from atlas_ref.parts.memory_functions.gaussian import normal, slope_of_gelu
 from atlas_ref.types import Array
 from tape import ops
 
 CUBIC = 0.044715
 SLOPE = math.sqrt(2.0 / math.pi)
-ROOT_HALF = math.sqrt(0.5)
-DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def share(kind: str, a: Array) -> Array:
@@ -28,7 +27,7 @@ def share(kind: str, a: Array) -> Array:
 
 def slope(kind: str, a: Array, G: Array) -> Array:
     """d (a G(a)) / da = G + a G', with G = share(kind, a) (MEMFUN-5)."""
-    return G + a * _SLOPES[kind](a, G)
+    return slope_of_gelu(a, G) if kind == "gelu" else G + a * _SLOPES[kind](a, G)
 
 
 def _tanh_share(a: Array) -> Array:
@@ -42,11 +41,10 @@ def _tanh_slope(a: Array, G: Array) -> Array:
 
 _SHARES: dict[str, Callable[[Array], Array]] = {
     "silu": ops.sigmoid,
-    "gelu": lambda a: 0.5 * (1.0 + ops.erf(ROOT_HALF * a)),
+    "gelu": normal,
     "gelu_tanh": _tanh_share,
 }
 _SLOPES: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda a, G: G * ops.sigmoid(-a),
-    "gelu": lambda a, G: DENSITY * ops.exp(-0.5 * (a * a)),
     "gelu_tanh": _tanh_slope,
 }

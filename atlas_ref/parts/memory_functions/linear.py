@@ -29,12 +29,23 @@ def initial(
     return np.zeros(shape)
 
 
-def pieces(f: MemoryFunction, p: Any, x: Array) -> dict[str, Array]:
-    return {"y": rows(p["W"], x)}
+def forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    return {"y": rows(p["W"], x)}, {}
+
+
+def inside(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    return {}, {}
 
 
 def gradient(
-    f: MemoryFunction, p: Any, x: Array, gy: Array, wanted: Set[str], needs_input: bool
+    f: MemoryFunction,
+    p: Any,
+    x: Array,
+    gy: Array,
+    wanted: Set[str],
+    needs_input: bool,
+    value: Any,
+    kept: Any,
 ) -> tuple[dict[str, Array], Array | None]:
     found = {"W": outer_sum(gy, x)} if "W" in wanted else {}
     return found, (gy @ p["W"] if needs_input else None)

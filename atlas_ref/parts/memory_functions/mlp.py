@@ -15,12 +15,11 @@ import numpy as np
 
 from atlas_ref.parts.memory_functions.activations import share, slope
 from atlas_ref.parts.memory_functions.function import MemoryFunction
+from atlas_ref.parts.memory_functions.norms import standardised, standardised_back
 from atlas_ref.parts.memory_functions.products import (
     outer_sum,
     over_tokens,
     rows,
-    standardised,
-    standardised_back,
     vector,
 )
 from atlas_ref.types import Array
@@ -50,13 +49,8 @@ def initial(
     return draw.uniform(-bound, bound, shape)
 
 
-def pieces(f: MemoryFunction, p: Any, x: Array) -> dict[str, Array]:
-    found, _ = _forward(f, p, x, result=True)
-    return found
-
-
-def _forward(
-    f: MemoryFunction, p: Any, x: Array, *, result: bool
+def forward(
+    f: MemoryFunction, p: Any, x: Array, *, result: bool = True
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """The values in order, and what the gradient needs beside them.
 
@@ -80,10 +74,20 @@ def _forward(
     return found, kept
 
 
+def inside(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    return forward(f, p, x, result=False)
+
+
 def gradient(
-    f: MemoryFunction, p: Any, x: Array, gy: Array, wanted: Set[str], needs_input: bool
+    f: MemoryFunction,
+    p: Any,
+    x: Array,
+    gy: Array,
+    wanted: Set[str],
+    needs_input: bool,
+    value: Any,
+    kept: Any,
 ) -> tuple[dict[str, Array], Array | None]:
-    value, kept = _forward(f, p, x, result=False)
     found: dict[str, Array] = {}
     g = gy
     if f.residual_norm:

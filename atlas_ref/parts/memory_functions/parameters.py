@@ -5,6 +5,7 @@ Specified in specs/memory_functions.md (MEMFUN-2, MEMFUN-8, MEMFUN-9).
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,13 @@ def tensors(function: MemoryFunction, d_in: int, d_out: int) -> dict[str, tuple[
             raise ValueError(f"{name}: {size!r}, expected a whole number of at least 1")
     if function.with_input and d_in != d_out:
         raise ValueError(f"with_input: d_in {d_in} and d_out {d_out} must be the same")
+    return dict(_tensors(tuple(function.__dict__.items()), int(d_in), int(d_out)))
+
+
+@functools.lru_cache(maxsize=256)
+def _tensors(fields: tuple[Any, ...], d_in: int, d_out: int) -> dict[str, tuple[int, ...]]:
+    """The same of the fields of a function, which every write asks for."""
+    function = MemoryFunction.trusted(**dict(fields))
     shapes: dict[str, tuple[int, ...]] = KINDS[function.kind].tensors(function, d_in, d_out)
     return shapes
 

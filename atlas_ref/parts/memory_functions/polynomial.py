@@ -16,14 +16,13 @@ import numpy as np
 
 from atlas_ref.parts.memory_functions.activations import share, slope
 from atlas_ref.parts.memory_functions.function import MemoryFunction
+from atlas_ref.parts.memory_functions.norms import standardised, standardised_back
 from atlas_ref.parts.memory_functions.pairs import pairs, pairs_back
 from atlas_ref.parts.memory_functions.products import (
     outer_sum,
     over_tokens,
     rows,
     scalar,
-    standardised,
-    standardised_back,
     vector,
 )
 from atlas_ref.types import Array
@@ -66,12 +65,7 @@ def initial(
     return np.ones(shape) if name.endswith("gain") else np.zeros(shape)
 
 
-def pieces(f: MemoryFunction, p: Any, x: Array) -> dict[str, Array]:
-    found, _ = _forward(f, p, x)
-    return found
-
-
-def _forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+def forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
     """The values in order, and what the gradient needs beside them."""
     v: dict[str, Array] = {}
     kept: dict[str, Array] = {}
@@ -99,10 +93,19 @@ def _forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dic
     return v, kept
 
 
+inside = forward
+
+
 def gradient(
-    f: MemoryFunction, p: Any, x: Array, gy: Array, wanted: Set[str], needs_input: bool
+    f: MemoryFunction,
+    p: Any,
+    x: Array,
+    gy: Array,
+    wanted: Set[str],
+    needs_input: bool,
+    v: Any,
+    kept: Any,
 ) -> tuple[dict[str, Array], Array | None]:
-    v, kept = _forward(f, p, x)
     found: dict[str, Array] = {}
 
     def rest() -> bool:

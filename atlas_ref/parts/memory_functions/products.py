@@ -1,4 +1,4 @@
-"""Products and norms of rows with parameters that may be one per row of the batch.
+"""Products of rows with parameters that may be one per row of the batch.
 
 A parameter has its own shape, or leading axes in front of it that broadcast against those of the
 rows (MEMFUN-3).
@@ -6,8 +6,12 @@ rows (MEMFUN-3).
 
 from __future__ import annotations
 
+import numpy as np
+
 from atlas_ref.types import Array
 from tape import ops
+from tape.core import defvjp, plain, primitive
+from tape.shapes import fitted
 
 
 def rows(W: Array, x: Array) -> Array:
@@ -17,32 +21,34 @@ def rows(W: Array, x: Array) -> Array:
 
 def outer_sum(g: Array, x: Array) -> Array:
     """Sum of g x^T over the tokens: g (..., n, m), x (..., n, k) -> (..., m, k)."""
-    return ops.transpose(g) @ x
+    return _outer(g, x) if plain(g).shape[-2] == 1 else ops.transpose(g) @ x
+
+
+@primitive
+def _outer(g: Array, x: Array) -> Array:
+    """The same for one token, of which a product of matrices takes several times as long."""
+    if type(g) is np.ndarray and type(x) is np.ndarray:
+        return np.einsum("...m,...k->...mk", g[..., 0, :], x[..., 0, :])
+    return g.swapaxes(-1, -2) * x
+
+
+defvjp(
+    _outer,
+    lambda y, g, x: fitted(g, lambda bar: x @ ops.transpose(bar)),
+    lambda y, g, x: fitted(x, lambda bar: g @ bar),
+)
 
 
 def vector(p: Array) -> Array:
     """A vector (..., m) beside rows (..., n, m)."""
-    return ops.expand_dims(p, -2)
+    return ops.reshape(p, (*p.shape[:-1], 1, p.shape[-1]))
 
 
 def scalar(p: Array) -> Array:
     """A number (...) beside rows (..., n, m)."""
-    return ops.expand_dims(p, (-2, -1))
+    return ops.reshape(p, (*p.shape, 1, 1))
 
 
 def over_tokens(g: Array) -> Array:
     """Sum over the tokens: (..., n, m) -> (..., m)."""
     return ops.sum(g, axis=-2)
-
-
-def standardised(x: Array, eps: float) -> tuple[Array, Array]:
-    """(x - mean x) r and r = 1 / sqrt(mean (x - mean x)^2 + eps), (..., 1) (MEMFUN-4)."""
-    centred = x - ops.mean(x, axis=-1, keepdims=True)
-    r = 1.0 / ops.sqrt(ops.mean(centred * centred, axis=-1, keepdims=True) + eps)
-    return centred * r, r
-
-
-def standardised_back(n: Array, r: Array, g: Array) -> Array:
-    """The cotangent of x for a cotangent g of n: r (g - mean g - n mean(g n)) (MEMFUN-6)."""
-    along = ops.mean(g * n, axis=-1, keepdims=True)
-    return r * (g - ops.mean(g, axis=-1, keepdims=True) - n * along)

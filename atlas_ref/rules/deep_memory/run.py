@@ -14,6 +14,7 @@ import numpy as np
 
 from atlas_ref.parts import gates, memory_functions, window
 from atlas_ref.rules import sequence
+from atlas_ref.rules.deep_memory import tokens as by_tokens
 from atlas_ref.rules.deep_memory.checks import check_call
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.outer import carried, readable
@@ -147,6 +148,10 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
     slow = {name: each for name, each in phi.items() if name not in fast}
     first = state.weights or _initial(config, phi, part.keys)
     memory = Memory(first, state.momentum, state.reference)
+    if by_tokens.fits(config, part, slow, first, state.momentum):
+        weights = _of_tokens(config, part)
+        W, S, y = by_tokens.run(config, slow, first, state.momentum, part, weights)
+        return Memory(W, S, state.reference), y
     reads = _Reads(config, slow, first, part.queries)
     read = config.convention.read
     bounds = [0, *range(C - place, T, C), T]
@@ -227,6 +232,14 @@ def _weights(config: Config, part: Sequence, end: int, place: slice) -> Array:
         lags = window.renormalised(ops.expand_dims(lags, -2), exists)[..., 0, :]
     weights = ops.flip(lags[..., :n], -1)
     return weights * part.token_gates[..., place] if gated else weights
+
+
+def _of_tokens(config: Config, part: Sequence) -> Array:
+    """Weights (..., T) of tokens that are a window of their own (DEEP-7)."""
+    lags = _static(config, part.keys) if part.lags is None else part.lags
+    if part.token_gates is not None:
+        return lags[..., 0] * part.token_gates
+    return ops.broadcast_to(lags[..., 0], part.keys.shape[:-1])
 
 
 def _static(config: Config, like: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.newton_schulz import newton_schulz
+from atlas_ref.rules.deep_memory.carry import carry
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import Tensors, of_leading
 from atlas_ref.types import Array
@@ -74,21 +75,19 @@ def update(
     predicted, residual, g = gradient(config, reference, rows)
     a, b = _steps(config, g, rates)
     g = clipped(config, g)
-    sign = 1.0 if c.momentum_sign == "plus" else -1.0
-    adds = (c.momentum_sign == "minus") != (c.direction == "ascent")
+    minus = c.momentum_sign == "minus"
+    adds = minus != (c.direction == "ascent")
     S, U, W = {}, {}, {}
     for name, rank in ranks.items():
-        own = g[name] if sign == 1.0 else -g[name]
-        step = scaled(a, own, rank)
+        step = scaled(a, g[name], rank)
         orders = _momenta(config, rates.momentum, momentum.get(name), step, rank)
         S[name], ahead = (_through(config, each) for each in orders)
         if c.argument == "nesterov":
-            ahead = _carried(rates.momentum, S[name], own, rank)
+            ahead = _carried(rates.momentum, S[name], g[name], rank, minus=minus)
         U[name] = direction(config, ahead, rank)
         U[name] = _through(config, U[name])
         change = scaled(b, U[name], rank)
-        kept = scaled(rates.retain, weights[name], rank)
-        W[name] = kept + change if adds else kept - change
+        W[name] = carry(rates.retain, weights[name], change, rank, minus=not adds)
     return Update(predicted, residual, g, S, U, W)
 
 
@@ -100,7 +99,8 @@ def gradient(
     gy_i = s w_i e_i / n, with n = 1 for sum and the number of tokens and shared rows for mean.
     """
     c, params = config.convention, {**rows.slow, **reference}
-    predicted = memory_functions.apply(config.memory, params, rows.keys)
+    value = memory_functions.forward(config.memory, params, rows.keys)
+    predicted = value.y
     residual = predicted - rows.values if c.value_sign == "minus" else predicted + rows.values
     s = 2.0 / config.d_out if isinstance(c.gradient_scale, str) else c.gradient_scale
     shared = config.coupling == "batch_shared" and len(residual.shape) > 2
@@ -109,7 +109,7 @@ def gradient(
     gy = (s * ops.expand_dims(rows.weights, -1)) * residual
     names = tuple(config.fast_shapes)
     g, _ = memory_functions.gradient(
-        config.memory, params, rows.keys, gy, names=names, needs_input=False
+        config.memory, params, rows.keys, gy, names=names, needs_input=False, of=value
     )
     if shared:
         g = {name: ops.sum(each, axis=0, keepdims=True) for name, each in g.items()}
@@ -122,13 +122,13 @@ def clipped(config: Config, g: dict[str, Array]) -> dict[str, Array]:
     hard: g min(1, bound / (|g| + 1e-8)), |g| over all tensors. soft: each tensor to the norm
     (bound / 2) (1 + tanh(2 |g| / bound)), a zero gradient as it is.
     """
+    if config.clip == "none":
+        return g
     bound, ranks = config.clip_norm, config.fast_shapes
     if config.clip == "hard":
         factor = ops.minimum(1.0, bound / (norm(config, g) + GUARD))
         return {name: scaled(factor, each, len(ranks[name])) for name, each in g.items()}
-    if config.clip == "soft":
-        return {name: _soft(each, bound, len(ranks[name])) for name, each in g.items()}
-    return g
+    return {name: _soft(each, bound, len(ranks[name])) for name, each in g.items()}
 
 
 def _soft(g: Array, bound: float, rank: int) -> Array:
@@ -165,20 +165,24 @@ def _steps(config: Config, g: Tensors, rates: Rates) -> tuple[Any, Any]:
     return a, b
 
 
-def _carried(momentum: Any, S: Any, step: Array, rank: int) -> Array:
-    """momentum S + step (DEEP-11)."""
-    return step if momentum is None or S is None else scaled(momentum, S, rank) + step
+def _carried(momentum: Any, S: Any, step: Array, rank: int, *, minus: bool = False) -> Array:
+    """momentum S + step, or momentum S - step (DEEP-11)."""
+    if momentum is None or S is None:
+        return -step if minus else step
+    return carry(momentum, S, step, rank, minus=minus)
 
 
 def _momenta(config: Config, momentum: Any, S: Any, step: Array, rank: int) -> tuple[Array, Array]:
     """S after a write, and what moves W: S of the last order, which carries that before it (DEEP-11)."""
+    minus = config.convention.momentum_sign == "minus"
     if config.momentum_order == 1:
-        S = _carried(momentum, S, step, rank)
+        S = _carried(momentum, S, step, rank, minus=minus)
         return S, S
     orders = []
     for order in range(config.momentum_order):
         own = None if S is None else S[(..., order, *(slice(None),) * rank)]
-        step = _carried(None if momentum is None else momentum[..., order], own, step, rank)
+        rate = None if momentum is None else momentum[..., order]
+        step = _carried(rate, own, step, rank, minus=minus and order == 0)
         orders.append(step)
     return ops.stack(orders, axis=-rank - 1), step
 

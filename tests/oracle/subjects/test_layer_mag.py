@@ -125,10 +125,11 @@ BAD = {
     "config as a number": ("swiglu", {"config": 3}, {}, "config: must be an object, found 3"),
     "note as a number": ("swiglu", {"note": 3}, {}, "note: must be a string, found 3"),
     "float32 inside": (
-        "rmsnorm",
+        "swiglu",
         {"float32_inside": True},
         {},
-        "float32_inside: true; results that were rounded to float32 on the way have no tolerance",
+        "float32_inside: true; results that were rounded to float32 on the way have no tolerance "
+        "but those of atlas_mag_rms_norm",
     ),
     "another schema": ("rmsnorm", {"schema": 2}, {}, "schema: this version reads 1, found 2"),
     "unknown setting": ("rmsnorm", {}, {"width": 3}, "parameters.width: layer atlas_mag_rms_norm"),
@@ -140,7 +141,7 @@ BAD = {
         "attention_block",
         {},
         {"attention_mask": True},
-        "parameters.attention_mask: must be false, a case has no padded tokens",
+        "in/attention_mask: missing, axes (B, 1, 1, T) are needed",
     ),
     "odd heads": ("attention_block", {}, {"n_heads": 16}, "parameters.dim: 16 is no multiple of"),
     "no hidden entry": (

@@ -252,3 +252,16 @@ def test_float32_stays_float32(name: str) -> None:
     for each, got, exact in [("x", gx, of_x), *[(e, g, want[e]) for e, g in by_name.items()]]:
         assert got.dtype == np.float32, each
         assert np.linalg.norm(got - exact) <= 2e-5 * np.linalg.norm(exact), each
+
+
+@pytest.mark.clause("MEMFUN-6", "MEMFUN-11")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_gradient_from_a_forward_pass_is_the_one_that_computes_its_own(name: str) -> None:
+    function, given = FUNCTIONS[name], drawn(FUNCTIONS[name])
+    value = memory_functions.forward(function, given.params, given.x)
+    assert_close("y", value.y, memory_functions.apply(function, given.params, given.x), EXACT)
+    found, gx = memory_functions.gradient(function, given.params, given.x, given.gy, of=value)
+    want, of_x = memory_functions.gradient(function, given.params, given.x, given.gy)
+    assert_close("x", gx, of_x, EXACT)
+    for each, cotangent in want.items():
+        assert_close(each, found[each], cotangent, EXACT)

@@ -417,3 +417,8 @@ def test_a_result_costs_an_entry_of_each_matrix_and_a_gradient_twice_that(name: 
     inside = entries if ends_in_norm else entries - tokens * sizes[-1]
     both = multiply_adds(lambda: memory_functions.gradient(function, params, x, given.gy))
     assert both == 2 * entries + inside + of_pairs
+    value = memory_functions.forward(function, params, x)
+    shared = multiply_adds(
+        lambda: memory_functions.gradient(function, params, x, given.gy, of=value)
+    )
+    assert shared == 2 * entries + of_pairs

@@ -5,9 +5,13 @@ Specified in specs/layer_cases.md (LAYER-17).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from atlas_ref import backend
 from atlas_ref.layers import attention, feed_forward, norm, rotary
 from atlas_ref.layers.projection import linear
 from atlas_ref.models import MODULES
@@ -73,14 +77,55 @@ def _block(call: Call) -> dict[str, Array]:
     q, k = (rotary.rotated(own.rotary, heads[:, i], *tables) for i in range(2))
     values = zip(HEADS, (q, k, heads[:, 2]), strict=True)
     heads = ops.stack([result(name, value) for name, value in values], axis=1)
-    alone = own.replaced(rotary=None, head_norm=None)
-    start = attention.start(alone, B, dtype=x.dtype)
-    reads, _ = attention.attended(alone, params, start, heads, None)
+    reads = _reads(call, heads)
     merged = result("attn", ops.reshape(ops.swapaxes(reads, 1, 2), (B, T, D)))
     a = result("attn_projected", linear(merged, ops.reshape(params.W_out, (D, D))))
     x, expansion = x + a, (call.config.feed_forward, call.params.feed_forward)
     results["out/y"] = x + feed_forward.apply(*expansion, feed_forward.State(), x)[1]
     return results
+
+
+def _reads(call: Call, heads: Array) -> Array:
+    """The reads (B, H, T, d) of turned queries, keys and values, without tokens that none sees."""
+    own = call.config.attention
+    if "in/attention_mask" not in call.inputs:
+        alone = own.replaced(rotary=None, head_norm=None)
+        start = attention.start(alone, heads.shape[0], dtype=heads.dtype)
+        return attention.attended(alone, call.params.attention, start, heads, None)[0]
+    q, k, v = (heads[:, i] for i in range(3))
+    T = heads.shape[-2]
+    lag = np.arange(T)[:, None] - np.arange(T)
+    seen = (lag >= 0) & (lag < own.reach) & (np.asarray(call.inputs["in/attention_mask"]) != 0)
+    scores = (q @ ops.transpose(k)) * (1.0 / math.sqrt(own.d_head))
+    return ops.softmax(ops.where(backend.of(heads).from_host(seen), scores, -math.inf)) @ v
+
+
+def _masked(settings: Any, inputs: Mapping[str, Any]) -> None:
+    """Refuse a token whose window has no token that it sees: its softmax is of nothing (LAYER-17)."""
+    if "in/attention_mask" not in inputs:
+        return
+    mask = np.asarray(inputs["in/attention_mask"])[:, 0, 0] != 0
+    for t in range(mask.shape[1]):
+        seen = mask[:, max(0, t - settings.attn_window_size + 1) : t + 1].any(axis=1)
+        if not seen.all():
+            row = int(np.argmin(seen))
+            raise ValueError(
+                f"in/attention_mask: row {row} leaves token {t} no token of its window"
+            )
+
+
+def _block_tensors(settings: Any) -> dict[str, Tensor]:
+    tensors = sequence("B T dim")(settings)
+    if settings is None or settings.attention_mask:
+        tensors["in/attention_mask"] = Tensor("B 1 1 T", mask=True)
+    return tensors
+
+
+def _of_float32(settings: Any) -> tuple[float, str] | None:
+    """Error of a norm in float32, d / 2 + 3 roundings of half of an epsilon (LAYER-19)."""
+    if not settings.float32_inside:
+        return None
+    return (settings.dim / 2 + 3) * 2.0**-24, "of a norm in float32 (LAYER-19)"
 
 
 def _scores(settings: Any, inputs: Mapping[str, Any]) -> int:
@@ -96,6 +141,7 @@ PARTS: dict[str, Entry] = {
         sequence("... T dim"),
         in_calls,
         {"out/y": "NORM-4", **GRADIENTS},
+        tolerance=_of_float32,
     ),
     "atlas_mag_rotary": Entry(
         MODULES["atlas_mag_rotary"],
@@ -120,7 +166,7 @@ PARTS: dict[str, Entry] = {
     ),
     "atlas_mag_attention_block": Entry(
         MODULES["atlas_mag_attention_block"],
-        sequence("B T dim"),
+        _block_tensors,
         _block,
         {
             "out/y": "BLOCKS-4",
@@ -130,6 +176,7 @@ PARTS: dict[str, Entry] = {
             "out": "ROTARY-1",
             **GRADIENTS,
         },
+        fits=_masked,
         numbers=_scores,
         between=_between,
     ),
