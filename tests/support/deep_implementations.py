@@ -42,7 +42,8 @@ def _run(
     own = case["parameters"]
     if own["memory"].get("activation") != "silu" or "span" in own:
         raise NotImplementedError("another memory")
-    C, c = own["chunk"], own["window"]
+    C = own.get("chunk", 1)
+    c = own.get("window", C)
     kind = inputs["k"].dtype
     narrow = kind.name not in ("float32", "float64")
     x = {name: a.astype(np.float32) if narrow else a for name, a in inputs.items()}

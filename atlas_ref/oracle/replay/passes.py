@@ -27,7 +27,16 @@ from atlas_ref.types import Array
 DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
-NUDGED = ("in/k", "in/v", "in/q", "in/x", "in/G", "in/param/", "in/phi/", "in/proj")
+NUDGED: tuple[str, ...] = (
+    "in/k",
+    "in/v",
+    "in/q",
+    "in/x",
+    "in/G",
+    "in/param/",
+    "in/phi/",
+    "in/proj",
+)
 NUDGED += ("in/memory/", "in/state/keys", "in/state/values", "in/state/weights/")
 
 #: Recorded ops that are the state before a chunk (REPLAY-20).

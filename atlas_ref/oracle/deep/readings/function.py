@@ -14,7 +14,7 @@ from atlas_ref.oracle.deep.readings.conditions import (
     squared,
     with_norm,
 )
-from atlas_ref.oracle.deep.readings.reading import Reading
+from atlas_ref.oracle.deep.readings.reading import Reading, Seen
 from atlas_ref.types import Array
 from tape import ops
 
@@ -77,6 +77,11 @@ def _upper(z: Array, g: Array, *, once: bool) -> Array:
     mask = np.ones((d, d)) if once else np.triu(np.ones((d, d)))
     U = ops.index(g, (..., place)) * mask.astype(np.dtype(g.dtype))
     return (U @ ops.expand_dims(z, -1))[..., 0]
+
+
+def _of_entries(least: int) -> Callable[[Seen], bool]:
+    """Products of at least so many entries."""
+    return lambda at: squared(at) and (at.s.function.key_width or 0) >= least
 
 
 def _newest(m: Function, g: Array, x: Array) -> Array:
@@ -211,13 +216,13 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "pairs by columns",
         "products stood column by column",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 2,
+        made_in=_of_entries(3),
         function={"pairs": _columns},
     ),
     Reading(
         "pairs twice",
         "products of different entries counted twice",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 1,
+        made_in=_of_entries(2),
         function={"pairs": _twice},
     ),
     Reading(
