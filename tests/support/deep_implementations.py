@@ -42,6 +42,8 @@ def _run(
     own = case["parameters"]
     if own["memory"].get("activation") != "silu" or "span" in own:
         raise NotImplementedError("another memory")
+    if "momentum" not in inputs or inputs["k"].ndim != 3:
+        raise NotImplementedError("no momentum, or no axis of rows")
     C = own.get("chunk", 1)
     c = own.get("window", C)
     kind = inputs["k"].dtype
