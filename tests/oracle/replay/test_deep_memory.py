@@ -112,7 +112,7 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-11", "REPLAY-15")
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     case = CASES[name]
@@ -127,7 +127,7 @@ def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-23")
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_adjoint_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     case = CASES[name]

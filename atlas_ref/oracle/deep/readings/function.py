@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.deep.functions import Function
+from atlas_ref.oracle.deep.functions import Function, norm_of
 from atlas_ref.oracle.deep.readings.conditions import (
     activated,
     of_kind,
@@ -41,6 +41,11 @@ def _outside(m: Function, x: Array) -> tuple[Array, Array]:
     away = x - ops.mean(x, axis=-1, keepdims=True)
     r = 1.0 / (ops.sqrt(ops.mean(away * away, axis=-1, keepdims=True)) + m.settings.norm_eps)
     return away * r, r
+
+
+def _in_float32(m: Function, x: Array) -> tuple[Array, Array]:
+    n, r = norm_of(m, ops.astype(x, np.float32))
+    return ops.astype(n, x.dtype), ops.astype(r, x.dtype)
 
 
 def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
@@ -141,6 +146,12 @@ FUNCTION: tuple[Reading, ...] = (
         "layer norms added eps to the root",
         made_in=with_norm,
         function={"standardised": _outside},
+    ),
+    Reading(
+        "norm in float32",
+        "layer norms were computed in float32",
+        made_in=lambda at: with_norm(at) and at.inputs["in/k"].dtype == np.float64,
+        function={"standardised": _in_float32},
     ),
     Reading(
         "norm taken for a factor",
