@@ -79,16 +79,12 @@ ASKED: tuple[Asked, ...] = (
         NORMED | {"chunk": 2, "span": 4},
         reference="chunk_start",
     ),
-    _titans(
-        "two with norm, chunk 4, renewed never", NORMED | {"chunk": 4}, reference="call_start"
-    ),
+    _titans("two with norm, chunk 4, renewed never", NORMED | {"chunk": 4}, reference="call_start"),
     _titans(
         "three with norm, chunk 4, renewed every chunk",
         _mlp(3, residual_norm=True) | {"chunk": 4},
     ),
-    _titans(
-        "two, chunk 4, spectral_norm_surprises", _mlp(2) | {"chunk": 4}, newton_schulz={}
-    ),
+    _titans("two, chunk 4, spectral_norm_surprises", _mlp(2) | {"chunk": 4}, newton_schulz={}),
     _titans(
         "two with norm, chunk 4, max_grad_norm 0.5",
         NORMED | {"chunk": 4, "clip": "soft", "clip_norm": 0.5},

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from atlas_ref.oracle.cases.case import make
 from benchmarks.survey import deep, deep_faults
 from benchmarks.survey.catalogue import helper, version
 
 DATA = Path(__file__).parents[3] / "specs" / "survey.json"
 SAID = json.loads(DATA.read_text())
-ROWS = dict(zip([each.words for each in deep.ASKED], SAID["deep"]["found"], strict=True))
 PACKAGES = {"titans-pytorch", "titans-memory", "titans-unofficial"}
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
@@ -132,4 +130,3 @@ def test_an_adapter_refuses_tensors_that_its_package_does_not_take():
         one(case.header.plain(), inputs | {"k": 2.0 * inputs["k"]})
     with pytest.raises(NotImplementedError, match="in/active"):
         one(case.header.plain(), inputs | {"active": inputs["retain"]})
-    assert make(case.header.plain(), dict(case.inputs), name="again").inputs.keys()

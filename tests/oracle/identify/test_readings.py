@@ -300,4 +300,6 @@ def test_a_program_with_another_activation_has_its_derivative_too(name: str) -> 
     m = Function(MemoryFunction(**settings))._replace(**found.function)
     a, h = np.array([-2.1, -0.7, -0.1, 0.3, 1.2, 2.6]), 1e-5
     act = [x * m.share(m, x) for x in (a + h, a - h)]
-    assert_close("slope", m.slope(m, a, m.share(m, a)), (act[0] - act[1]) / (2 * h), FINITE_DIFFERENCE)
+    assert_close(
+        "slope", m.slope(m, a, m.share(m, a)), (act[0] - act[1]) / (2 * h), FINITE_DIFFERENCE
+    )
