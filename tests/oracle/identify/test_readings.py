@@ -98,7 +98,7 @@ MISTAKES = [(name, each) for name, case in CASES.items() for each in seen(case, 
 
 
 @pytest.mark.clause("DEEPCASE-14", "IDENT-7")
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
 def test_every_other_setting_is_found(name: str, each: Any) -> None:
     case = CASES[name]
@@ -108,7 +108,7 @@ def test_every_other_setting_is_found(name: str, each: Any) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14")
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "each"), MISTAKES, ids=lambda each: getattr(each, "name", each))
 def test_every_mistake_is_named(name: str, each: Any) -> None:
     case = CASES[name]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.deep.functions import Function
+from atlas_ref.oracle.deep.functions import Function, norm_of
 from atlas_ref.oracle.deep.readings.conditions import (
     activated,
     of_kind,
@@ -14,7 +14,7 @@ from atlas_ref.oracle.deep.readings.conditions import (
     squared,
     with_norm,
 )
-from atlas_ref.oracle.deep.readings.reading import Reading
+from atlas_ref.oracle.deep.readings.reading import Reading, Seen
 from atlas_ref.types import Array
 from tape import ops
 
@@ -41,6 +41,11 @@ def _outside(m: Function, x: Array) -> tuple[Array, Array]:
     away = x - ops.mean(x, axis=-1, keepdims=True)
     r = 1.0 / (ops.sqrt(ops.mean(away * away, axis=-1, keepdims=True)) + m.settings.norm_eps)
     return away * r, r
+
+
+def _in_float32(m: Function, x: Array) -> tuple[Array, Array]:
+    n, r = norm_of(m, ops.astype(x, np.float32))
+    return ops.astype(n, x.dtype), ops.astype(r, x.dtype)
 
 
 def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
@@ -85,6 +90,11 @@ def _upper(z: Array, g: Array, *, once: bool) -> Array:
     mask = np.ones((d, d)) if once else np.triu(np.ones((d, d)))
     U = ops.index(g, (..., place)) * mask.astype(np.dtype(g.dtype))
     return (U @ ops.expand_dims(z, -1))[..., 0]
+
+
+def _of_entries(least: int) -> Callable[[Seen], bool]:
+    """Products of at least so many entries."""
+    return lambda at: squared(at) and (at.s.function.key_width or 0) >= least
 
 
 def _newest(m: Function, g: Array, x: Array) -> Array:
@@ -149,6 +159,12 @@ FUNCTION: tuple[Reading, ...] = (
         "layer norms added eps to the root",
         made_in=with_norm,
         function={"standardised": _outside},
+    ),
+    Reading(
+        "norm in float32",
+        "layer norms were computed in float32",
+        made_in=lambda at: with_norm(at) and at.inputs["in/k"].dtype == np.float64,
+        function={"standardised": _in_float32},
     ),
     Reading(
         "norm taken for a factor",
@@ -224,13 +240,13 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "pairs by columns",
         "products stood column by column",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 2,
+        made_in=_of_entries(3),
         function={"pairs": _columns},
     ),
     Reading(
         "pairs twice",
         "products of different entries counted twice",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 1,
+        made_in=_of_entries(2),
         function={"pairs": _twice},
     ),
     Reading(
