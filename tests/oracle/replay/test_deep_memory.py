@@ -116,14 +116,20 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     case = CASES[name]
-    right = trace(case, dtype="float32")
     tensor = f"trace/{op}"
-    assert np.any(right[tensor])
-    moved = {**right, tensor: (right[tensor] * np.float32(1.01)).astype(np.float32)}
-    first = first_wrong(replay(case, moved, nearest=False))
+    right = trace(case, dtype="float32")
+    number = right[tensor].shape[1] - 1  # of the last write, or token
+    row = right[tensor][1, number]
+    entry = np.unravel_index(np.argmax(np.abs(row)), row.shape)
+    assert row[entry]
+    wrong = right[tensor].copy()
+    wrong[(1, number, *entry)] *= np.float32(1.05)
+    first = first_wrong(replay(case, {**right, tensor: wrong}, nearest=False))
     assert first is not None
     assert (first.tensor, first.verdict) == (tensor, "WRONG")
-    assert first.token is not None
+    writes = ops.tokens(case, op)
+    assert first.token == (number if writes is None else writes[number])
+    assert first.place == (1, *(int(i) for i in entry))
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-23")
