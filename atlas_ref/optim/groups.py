@@ -131,7 +131,10 @@ def init(config: Config, params: Any) -> State:
         for group in config.moving
     }
     return State.trusted(
-        states=states, waiting={name: {} for name in states}, waits=dict.fromkeys(states, 0)
+        states=states,
+        waiting={name: {} for name in states},
+        waits=dict.fromkeys(states, 0),
+        norm=None,
     )
 
 
@@ -309,4 +312,4 @@ def of_tensors(config: Config, params: Any, saved: Mapping[str, Any]) -> State:
             each: settled(place(np.array(sums[f"{name}/waiting/{each}"])))
             for each in (taken[name] if waits[name] else ())
         }
-    return State.trusted(states=states, waiting=waiting, waits=waits)
+    return State.trusted(states=states, waiting=waiting, waits=waits, norm=None)

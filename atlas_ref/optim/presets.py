@@ -23,6 +23,7 @@ TABLES = (
     "*.logits",
     "*.phi.*",
     "*.window.*",
+    "*.projection.keys",
 )
 #: Matrices whose rows are the model's axis and whose columns are heads times theirs.
 OUTPUTS = ("*.W_out",)

@@ -39,7 +39,7 @@ def test_the_cubic_gets_there_with_steps_enough() -> None:
 
 @pytest.mark.clause("OPTIM-12", "OPTIM-14")
 def test_a_band_is_over_all_matrices_of_a_parameter() -> None:
-    heads = np.stack([GAUSSIAN[:32], 1e-12 * GAUSSIAN[32:]])
+    heads = np.stack([GAUSSIAN[:32], 1e-16 * GAUSSIAN[32:]])
     config = of(coefficients="cubic", steps=30, eps=1e-7)
     assert band(config, heads).low < 0.01  # a head whose momentum is below eps
     U = band(config.replaced(axes="rows"), heads)
