@@ -132,7 +132,6 @@ def test_names_of_a_model_are_those_of_its_checkpoint(name: str) -> None:
     own = tensors.named(language_model.init(MODELS[name]), "params").tensors
     needed = checkpoint.needed_by(MODELS[name])
     assert [re.sub(r"\['(.*?)'\]", r".\1", each) for each in needed] == list(own)
-    assert [tuple(x.shape) for x in own.values()] == [each.shape for each in needed.values()]
 
 
 W = np.ones((2, 3))
