@@ -32,6 +32,7 @@ def test_beyond_the_limit_all_are_scaled_alike(eps: float) -> None:
 
 
 @pytest.mark.clause("OPTIM-23")
+@pytest.mark.host("arrays that are the same object")
 def test_within_the_limit_they_are_the_same_arrays() -> None:
     grads, _ = drawn()
     found, _ = clip.clipped(clip.Config(limit=1.001 * by_hand(grads)), grads)
