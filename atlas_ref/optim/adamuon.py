@@ -98,24 +98,24 @@ def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
 def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple[Array, Tensors]:
     first, second = 1.0, 1.0
     if config.correct:
-        second = 1.0 - config.b2**at.count
-        first = 1.0 - config.b1**at.count if config.average == "ema" else 1.0
+        second = 1.0 - config.b2**at.number
+        first = 1.0 - config.b1**at.number if config.average == "ema" else 1.0
     m = config.b1 * held["m"] + ((1.0 - config.b1) * g if config.average == "ema" else g)
     U = orthogonal(config, np.sign(m) if config.sign else m / first)
     squared = U if config.second == "update" else g
     v = config.b2 * held["v"] + (1.0 - config.b2) * (squared * squared)
     direction = U / divisor(np.sqrt(v / second), config.eps)
     if config.align is not None:
-        direction = _aligned(config, direction)
+        direction = _aligned(config, direction, config.align)
     if config.decay:
         p = (1.0 - at.rate * config.decay) * p
     return p - at.rate * direction, {"m": m, "v": v}
 
 
-def _aligned(config: Config, x: Array) -> Array:
+def _aligned(config: Config, x: Array, align: float) -> Array:
     """Each matrix with `align` for its root mean square; 0 where it is 0 (OPTIM-19)."""
     rows, columns = (1, x.size) if x.ndim < 2 else sides(x.shape, config.axes)
     matrices = x.reshape(-1, rows * columns)
     norm = np.sqrt(np.sum(matrices * matrices, axis=-1, keepdims=True))
-    factor = config.align * math.sqrt(rows * columns) / np.where(norm == 0.0, 1.0, norm)
+    factor = align * math.sqrt(rows * columns) / np.where(norm == 0.0, 1.0, norm)
     return (factor * matrices).reshape(x.shape)

@@ -73,7 +73,7 @@ def corrections(config: Config, count: int) -> tuple[float, float]:
 
 
 def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple[Array, Tensors]:
-    first, second = corrections(config, at.count)
+    first, second = corrections(config, at.number)
     if not config.decoupled and config.decay:
         g = g + config.decay * p
     m = config.b1 * held["m"] + (1.0 - config.b1) * g

@@ -109,7 +109,7 @@ def update(
     new = old if config.in_place else {key: np.empty_like(x) for key, x in old.items()}
     if len(given):
         _move(config, at, old, new, given)
-    after = _viewed(at.count, new, own.tensors, state if config.in_place else None)
+    after = _viewed(at.number, new, own.tensors, state if config.in_place else None)
     return own.build(after.views), after
 
 
@@ -169,7 +169,7 @@ def _move_block(
     config: Config, at: Moment, old: Tensors, new: Tensors, g: Array, room: tuple[Array, Array]
 ) -> None:
     """The steps of `adamw` in their order, in place."""
-    first, second = adamw.corrections(config, at.count)
+    first, second = adamw.corrections(config, at.number)
     a, b = room
     np.multiply(old["m"], config.b1, out=new["m"])
     np.multiply(g, 1.0 - config.b1, out=a)

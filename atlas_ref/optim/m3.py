@@ -143,7 +143,7 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
     kept: Tensors = {}
     direction: Any = 0.0
     for i, scale in enumerate(config.scales):
-        M = _momentum(config, at.count, i, g, held, kept)
+        M = _momentum(config, at.number, i, g, held, kept)
         U = orthogonal(config, M) if p.ndim >= 2 else M
         direction = direction + scale.weight * U
     if config.second is not None and _divided(config, p):

@@ -92,7 +92,7 @@ def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
 def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple[Array, Tensors]:
     taken = (1.0 - config.momentum) * g if config.average == "ema" else g
     S = config.momentum * held["momentum"] + taken
-    U = argument(config, at.count, S, taken)
+    U = argument(config, at.number, S, taken)
     factor = at.rate * size_factor(config, p.shape, config.rms)
     if config.decay:
         p = (1.0 - at.rate * config.decay) * p

@@ -61,11 +61,11 @@ class Moment(NamedTuple):
 
     Attributes:
         rate: of this step.
-        count: number of the update, from 1.
+        number: of the update, from 1.
     """
 
     rate: float
-    count: int
+    number: int
 
 
 class Named(NamedTuple):
@@ -218,7 +218,7 @@ def updated(
         new[name] = settled(p)
         for slot, x in kept.items():
             after.setdefault(slot, {})[name] = settled(x)
-    return own.build(new), State.trusted(count=moment.count, slots=after)
+    return own.build(new), State.trusted(count=moment.number, slots=after)
 
 
 def held_by(state: State, name: str, p: Array, slots: tuple[str, ...]) -> Tensors:
