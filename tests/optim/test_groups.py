@@ -69,7 +69,6 @@ def test_the_first_group_that_takes_a_name_has_it() -> None:
     }
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-26")
 def test_a_group_without_an_optimiser_leaves_its_parameters() -> None:
     params, grads = drawn()
@@ -147,7 +146,6 @@ def test_the_norm_is_over_all_groups_of_this_step() -> None:
         assert np.allclose(p, want[name], rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-28", "OPTIM-29")
 def test_a_group_with_a_period_moves_by_sums_and_counts_its_own_updates() -> None:
     """The sums by hand, given to AdamW alone, whose divisors then count applications."""
@@ -238,7 +236,6 @@ def test_a_group_that_is_not_there_cannot_be_active() -> None:
         groups.update(config, state, params, grads[0], 0, active={"slwo": True})
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-30")
 def test_what_waits_at_the_end_is_applied_at_last() -> None:
     params, grads = drawn(steps=6)

@@ -67,7 +67,6 @@ def test_every_parameter_is_moved_alone(kind: str) -> None:
         assert_close(name, alone[name], whole[name], EXACT)
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-1")
 @EACH
 def test_a_state_starts_at_0(kind: str) -> None:
