@@ -241,7 +241,7 @@ def held_by(state: State, name: str, p: Array, slots: tuple[str, ...]) -> Tensor
 
 
 def settled(x: Any) -> Array:
-    """A result as an array that cannot be changed, where arrays can be protected (BACKEND-7)."""
+    """A result as an array that cannot be changed, where its backend protects arrays."""
     if not backend.on_host(x):
         return x
     x = np.asarray(x)
