@@ -22,7 +22,7 @@ from atlas_ref.messages import no_such
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.rules import RULES, Rule
-from atlas_ref.rules.checks import check_count, generator
+from atlas_ref.rules.checks import check_count
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Frozen
 
@@ -79,7 +79,7 @@ class Settings(Frozen):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in MEMORIES:
-            raise ValueError(no_such("memory", value, MEMORIES))
+            raise ValueError(no_such("kind", value, MEMORIES))
         return value
 
     @model_validator(mode="after")
@@ -91,8 +91,9 @@ class Settings(Frozen):
         config = self.config(1)
         if self.step_size is None and self.rule.has_error and not self.rule.in_family:
             raise ValueError(f"step_size: missing, {self.memory} has no full step (PROBE-3)")
-        axis = config.convention.rate
-        if axis == "none" and self.step_size is not None:
+        if self.step_size is None and self.momentum == 1.0:
+            raise ValueError("step_size: missing, momentum 1 has no full step (PROBE-3)")
+        if config.convention.rate == "none" and self.step_size is not None:
             raise ValueError("step_size: given, but rate none has none")
         return self
 
@@ -170,7 +171,9 @@ def pairs(settings: Settings, count: int, seeds: Iterable[int]) -> tuple[Array, 
 
 def lifted(settings: Settings, keys: Array, *, seed: int = 0) -> Array:
     """phi of keys, of length 1 where keys are (PROBE-1, PHI-1): (S, N, d_phi)."""
-    tensors = feature_maps.init(settings.feature_map, settings.d_k, seed, features=settings.features)
+    tensors = feature_maps.init(
+        settings.feature_map, settings.d_k, seed, features=settings.features
+    )
     phi = feature_maps.apply(settings.feature_map, tensors, keys)
     return _unit(phi) if settings.keys == "unit" else phi
 
@@ -211,11 +214,13 @@ def measure(settings: Settings, count: int, seeds: Iterable[int] = (0,)) -> Reca
     seeds = tuple(seeds)
     keys, values = pairs(settings, count, seeds)
     phi = lifted(settings, keys, seed=seeds[0])
+    return recalled(_reads(settings, phi, values, seeds[0]), values, bound=settings.bound)
+
+
+def _reads(settings: Settings, phi: Array, values: Array, seed: int) -> Array:
     if settings.memory == LEAST_SQUARES:
-        reads = least_squares(phi, values)
-    else:
-        reads = written(settings, phi, values, seed=seeds[0])
-    return recalled(reads, values, bound=settings.bound)
+        return least_squares(phi, values)
+    return written(settings, phi, values, seed=seed)
 
 
 def least_squares(phi: Array, values: Array) -> Array:
@@ -283,9 +288,10 @@ def _rates(settings: Settings, config: Any, phi: Array) -> dict[str, float]:
 def full_step(settings: Settings, phi: Array) -> float:
     """The step that takes away the whole error along the direction written most (PROBE-3).
 
-    step = 1 / (s lambda),    lambda = max over windows, largest eigenvalue of sum_j phi_j phi_j^T
+    step = (1 - momentum) / (s lambda),
+    lambda = max over windows, largest eigenvalue of sum_j phi_j phi_j^T
 
-    1 under Newton-Schulz, whose updates have one length.
+    s lambda is 1 under Newton-Schulz, whose updates have one length.
 
     Args:
         phi (S, N, d_phi): keys of the rule, in the order in which they are written.
@@ -293,14 +299,17 @@ def full_step(settings: Settings, phi: Array) -> float:
     rule, N = settings.rule, phi.shape[-2]
     config = settings.config(N)
     if config.convention.has_newton_schulz:
-        return 1.0
+        return 1.0 - settings.momentum
     c = rule.window(config)
     tokens = N * min(settings.passes, 1 + -(-c // N))
     order = np.arange(tokens)[:, None] - np.arange(c)  # (tokens, c): the window of each token
     held = phi[:, np.maximum(order, 0) % N] * (order >= 0)[..., None]
-    largest = float(np.linalg.norm(held, 2, axis=(-2, -1)).max()) ** 2
+    turned = held.swapaxes(-1, -2)
+    gram = held @ turned if c < phi.shape[-1] else turned @ held  # the smaller of the two
+    largest = float(np.linalg.eigvalsh(gram).max())
     scale = config.convention.gradient_scale
-    return 1.0 / (largest * (2.0 / settings.d_v if isinstance(scale, str) else abs(scale)))
+    s = 2.0 / settings.d_v if isinstance(scale, str) else abs(scale)
+    return (1.0 - settings.momentum) / (s * largest)
 
 
 def _unit(x: Array) -> Array:

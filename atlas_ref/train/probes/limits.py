@@ -121,6 +121,7 @@ def _isotropic(settings: Settings) -> bool:
         and settings.period == 1
         and settings.retain == 1.0
         and settings.chosen_convention.query_scale == 1.0
+        and settings.chosen_convention.read != "chunk_start"
     )
 
 
