@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from atlas_ref import forms
+from atlas_ref import backend, forms
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.messages import no_such
 from atlas_ref.parts import feature_maps
@@ -240,11 +240,13 @@ def written(settings: Settings, phi: Array, values: Array, *, seed: int = 0) -> 
         phi (S, N, d_phi): keys of the rule. values (S, N, d_v): what it writes to them.
         seed: of the first weights of a deep memory.
 
-    Each pass is one call; the reads are one more call whose tokens are all inactive.
+    Each pass is one call, on the current backend; the reads are one more call whose tokens are all
+    inactive.
     """
     rule, count = settings.rule, phi.shape[-2]
     config = settings.config(count)
-    tensors = rule.draw(config, seed) if rule.tensors(config) and not rule.in_family else {}
+    drawn = {} if rule.in_family else rule.draw(config, seed)  # maps are applied already
+    tensors = backend.device(drawn)
     k, v = phi[:, None], values[:, None]  # (S, heads 1, N, ...)
     tokens = _tokens(settings, config, k, v)
     state = rule.start(config, k.shape[:-2])
@@ -253,7 +255,7 @@ def written(settings: Settings, phi: Array, values: Array, *, seed: int = 0) -> 
             state, _y = forms.run(rule, config, tokens, state, form=settings.form, phi=tensors)
         silent = tokens.replaced(active=np.zeros(count, bool))
         _state, reads = forms.run(rule, config, silent, state, phi=tensors)
-    return np.asarray(reads)[:, 0]
+    return np.asarray(backend.host(reads))[:, 0]
 
 
 def _tokens(settings: Settings, config: Any, k: Array, v: Array) -> Tokens:
@@ -271,7 +273,8 @@ def _tokens(settings: Settings, config: Any, k: Array, v: Array) -> Tokens:
         gates |= {name: rate * ones for name, rate in _rates(settings, config, k[:, 0]).items()}
     if rule.in_family and rule.has_window:
         gates["window_weights"] = np.ones((S, 1, N, config.window))
-    return Tokens(k=k, v=v, q=k, active=np.arange(1, N + 1) % period == 0, **gates)
+    own = backend.device({"k": k, "v": v, "q": k} | gates)
+    return Tokens(active=np.arange(1, N + 1) % period == 0, **own)
 
 
 def _rates(settings: Settings, config: Any, phi: Array) -> dict[str, float]:
