@@ -7,7 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.pictures import capacity, forgetting, levels, recall, references, singular_values, tape_graph
+from docs.pictures import (
+    capacity,
+    forgetting,
+    levels,
+    recall,
+    references,
+    singular_values,
+    tape_graph,
+)
 
 #: Name -> the SVG.
 PICTURES: dict[str, Callable[[], str]] = {

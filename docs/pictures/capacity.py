@@ -13,7 +13,7 @@ from docs.pictures import style
 
 #: Length of keys and of values, and draws of each point.
 D, DRAWS = 16, 8
-COUNTS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 17, 18, 20, 24, 28, 32)
+COUNTS = (1, 2, 4, 8, 10, 12, 14, 16, 17, 18, 20, 24, 28, 32)
 PLAIN = {"newton_schulz": "none"}
 #: Name of a curve -> its settings.
 Curves = Mapping[str, Mapping[str, Any]]
@@ -21,8 +21,8 @@ Curves = Mapping[str, Mapping[str, Any]]
 RULES: Curves = {
     "Hebbian": {"memory": "hebbian"},
     "Delta, one pass": {"memory": "delta"},
-    "Delta, 16 passes": {"memory": "delta", "passes": 16},
-    "Delta, 128 passes": {"memory": "delta", "passes": 128, "form": "exact"},
+    "Delta, 8 passes": {"memory": "delta", "passes": 8},
+    "Delta, 64 passes": {"memory": "delta", "passes": 64, "form": "exact"},
     "least squares": {"memory": LEAST_SQUARES},
 }
 WINDOWS: Curves = {
@@ -47,14 +47,14 @@ STEPS: Curves = {
 } | {"least squares": {"memory": LEAST_SQUARES}}
 #: Length of keys for maps and deep memories, which hold more.
 SHORT = 4
-MAP_COUNTS = (1, 2, 4, 6, 8, 12, 14, 15, 16, 20, 24, 28, 32, 33, 34, 35, 36, 40)
+MAP_COUNTS = (1, 2, 4, 5, 6, 8, 12, 14, 15, 16, 20, 24, 28, 30, 31, 32, 34, 36, 40)
 MAPS: Curves = {
     "identity": {},
     "elementwise, degree 2": {"feature_map": {"kind": "elementwise"}},
     "monomials, degree 2": {"feature_map": {"kind": "monomials"}},
     "polynomial, degree 3": {"feature_map": {"kind": "polynomial", "degree": 3}},
 }
-DEEP_COUNTS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
+DEEP_COUNTS = (1, 2, 4, 6, 8, 10, 12, 16, 20)
 DEEP: Curves = {
     "matrix": {"memory": LEAST_SQUARES},
 } | {
@@ -67,8 +67,8 @@ DEEP: Curves = {
             "reduction": "mean",
         },
         "momentum": 0.9,
-        "step_size": 0.5,
-        "passes": 400,
+        "step_size": 0.2,
+        "passes": 300,
     }
     for expansion in (1, 2)
 }
@@ -109,11 +109,8 @@ def windows() -> str:
     figure, axes = _figure(2)
     _panel(axes[0], measured("windows"), "by_angle", "one pass of Omega, by angle")
     _panel(axes[1], measured("steps"), "by_angle", "one write with Newton-Schulz, by angle")
-    for ax in axes:
-        style.legend(ax, fontsize=9, loc="upper left")
-    return style.svg(
-        figure, "capacity_windows", "Recalled pairs by window and by steps of Newton-Schulz"
-    )
+    title = "Recalled pairs by window and by steps of Newton-Schulz"
+    return _svg(figure, axes, "capacity_windows", title)
 
 
 def functions() -> str:
@@ -121,13 +118,11 @@ def functions() -> str:
     figure, axes = _figure(2)
     _panel(axes[0], measured("maps"), "by_error", f"maps of keys of length {SHORT}, by error")
     _panel(axes[1], measured("deep"), "by_error", f"deep memories, values of {SHORT}, by error")
-    for ax in axes:
-        style.legend(ax, fontsize=9, loc="upper left")
-    return style.svg(figure, "capacity_functions", "Recalled pairs of feature maps and of MLP")
+    return _svg(figure, axes, "capacity_functions", "Recalled pairs of feature maps and of MLP")
 
 
 def _figure(columns: int) -> tuple[Any, Any]:
-    figure, axes = style.figure(columns, width=10.4, height=4.9)
+    figure, axes = style.figure(columns, width=10.4, height=5.2)
     return figure, axes[0]
 
 
@@ -164,5 +159,7 @@ def _panel(
 
 def _svg(figure: Any, axes: Any, name: str, title: str) -> str:
     for ax in axes:
-        style.legend(ax, fontsize=9, loc="upper left")
+        style.legend(ax, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+        ax.yaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.get_major_locator().set_params(integer=True)
     return style.svg(figure, name, title)

@@ -78,7 +78,9 @@ def capacity(
     form: Annotated[
         str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")
     ] = "sequential",
-    seeds: Annotated[int, typer.Option(min=1, help="draws of the pairs, of seed, seed + 1, ...")] = 8,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="draws of the pairs, of seed, seed + 1, ...")
+    ] = 8,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[
         Path | None,

@@ -28,7 +28,9 @@ def refuse(out: Path) -> None:
     if out.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"{out}: a figure ends in .png or .svg")
     if find_spec("matplotlib") is None:
-        raise ValueError(f"{out}: matplotlib is needed, which is not installed: {install('figures')}")
+        raise ValueError(
+            f"{out}: matplotlib is needed, which is not installed: {install('figures')}"
+        )
 
 
 def draw(out: Path, curves: list[tuple[Settings, int, tuple[Point, ...]]]) -> None:
