@@ -37,7 +37,7 @@ def limit(settings: Settings) -> int:
             unit=settings.keys == "unit",
         )
     shapes = settings.config(1).fast_shapes.values()
-    return sum(math.prod(shape) for shape in shapes) // settings.d_v
+    return int(sum(math.prod(shape) for shape in shapes)) // settings.d_v
 
 
 def rank(
