@@ -39,6 +39,9 @@ SMALL_TOKENS, SMALL_WIDTH = 8, 4
 #: Parts of rules that are cases of their own, without tokens.
 ALONE = ("newton_schulz", "feature_map")
 
+#: Rules whose memory is a function (CERT-17).
+DEEP = ("deep_memory",)
+
 UNKNOWN = Rounded(-math.inf, math.inf)
 
 
@@ -48,7 +51,7 @@ def certify(
     """Certify every result of a case; see `atlas_ref.certify.certify`."""
     require_supported(case)
     case.require_one_memory("certify")
-    if case.header.rule not in (*WRITES, *ALONE):
+    if case.header.rule not in (*WRITES, *ALONE, *DEEP):
         raise Unsupported(f"{case.name}: rule {case.header.rule}: certify is not yet supported")
     arrays = exact(case)
     names = _inputs_of_gradients(case) if grad else []

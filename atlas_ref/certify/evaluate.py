@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import arb, arb_mat, ctx
 
+from atlas_ref.certify.deep import evaluate as deep
 from atlas_ref.certify.feature_maps import mapped
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, cotangents
@@ -44,6 +45,8 @@ RANKS = {
 
 def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
     """The leading axes of a case, whose indices never meet (CONV-27)."""
+    if header.rule == "deep_memory":
+        return ()  # rows may share a memory
     if header.rule == "newton_schulz":
         return tuple(arrays["in/G"].shape[:-2])
     if header.rule == "feature_map":
@@ -80,6 +83,10 @@ def evaluate(
     slopes = {
         "grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)
     }
+    if header.rule == "deep_memory":
+        with ctx.workprec(bits):
+            inputs = Inputs(arrays, live=names, moved=moved)
+            return deep.evaluate(header, convention, inputs, slopes, progress, bits)
     with ctx.workprec(bits):
         chosen = list(np.ndindex(*axes) if only is None or names else only)
         for number, index in enumerate(chosen):

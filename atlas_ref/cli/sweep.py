@@ -18,7 +18,7 @@ Rule = Annotated[
     str,
     typer.Argument(
         metavar="RULE",
-        help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map",
+        help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or deep_memory",
         autocompletion=options.rules,
     ),
 ]

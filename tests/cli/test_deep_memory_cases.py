@@ -171,11 +171,21 @@ def test_a_tolerance_is_derived(case, cli):
     assert ran.json["tolerance"]["max"] > 1e-4
 
 
+@pytest.mark.clause("CERT-13", "CERT-17")
+def test_the_command_certifies_a_deep_memory(cli, tmp_path) -> None:
+    file, out = tmp_path / "case.safetensors", tmp_path / "out.safetensors"
+    words = ("--parameter", "chunk=2", "--tokens", "3", "--heads", "1", "--cotangent")
+    assert cli("new", "deep_memory", "-o", file, *words).code == 0
+    ran = cli("certify", file, "--grad", "-o", out)
+    assert ran.code == 0, ran.out
+    assert "entries certified" in ran.out
+    assert cli("check", out).code == 0
+
+
 @pytest.mark.clause("DEEPCASE-11")
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["certify"], "rule deep_memory: certify is not yet supported"),
         (["eval", "--form", "chunkwise"], "form chunkwise: not defined for rule deep_memory"),
         (["levels"], "rule deep_memory"),
     ],
@@ -184,7 +194,7 @@ def test_what_knows_other_memories_alone_refuses_it_in_one_line(
     command, words, case, cli, tmp_path
 ):
     name, *options = command
-    ran = cli(name, case, *options, *(["-o", tmp_path / "out"] if name != "certify" else []))
+    ran = cli(name, case, *options, "-o", tmp_path / "out")
     assert ran.code in (2, 3)
     assert words in ran.err
     assert ran.err.count("\n") == 1

@@ -42,7 +42,10 @@ def _run(
     own = case["parameters"]
     if own["memory"].get("activation") != "silu" or "span" in own:
         raise NotImplementedError("another memory")
-    C, c = own["chunk"], own["window"]
+    if "momentum" not in inputs or inputs["k"].ndim != 3:
+        raise NotImplementedError("no momentum, or no axis of rows")
+    C = own.get("chunk", 1)
+    c = own.get("window", C)
     kind = inputs["k"].dtype
     narrow = kind.name not in ("float32", "float64")
     x = {name: a.astype(np.float32) if narrow else a for name, a in inputs.items()}

@@ -14,9 +14,11 @@ from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result
 from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.identify.answer import Fit
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.judge.compare import relative_error
 from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
@@ -160,11 +162,34 @@ def redrawn(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def void_by(best: Node, same: Sequence[Node]) -> dict[str, str]:
-    """Values that are the match's function on every case of this shape, one axis at a time."""
-    pairs = [apart(best, node) for node in same]
+    """Values that are the match's function on every case of this shape, one axis at a time.
+
+    They differ from the match, or in its place from the case.
+    """
+    single = [each for node in same for each in (apart(best, node), node.changes) if len(each) == 1]
     return {
         f"{axis}={value}": "the same function on every case of this shape"
-        for each in pairs
-        if len(each) == 1
+        for each in single
         for axis, value in each.items()
     }
+
+
+def not_finite(observation: Observation) -> str:
+    """The first result that holds a NaN or infinity, in words; "" where none does."""
+    for name, array in {**observation.values, **observation.gradients}.items():
+        if not np.isfinite(array).all():
+            at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            return f"{name}: {array[at]} at {at}: no reading is compared with what is not finite"
+    return ""
+
+
+def fitting_of(ratios: Mapping[Any, tuple[float, str]]) -> list[Any]:
+    """What is within PASS of the results."""
+    return [key for key, (ratio, _) in ratios.items() if ratio <= PASS]
+
+
+def times_worse(match: Fit, runner_up: Fit | None) -> float | None:
+    """How much further the runner-up is than the match."""
+    if runner_up is None:
+        return None
+    return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")

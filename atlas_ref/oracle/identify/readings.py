@@ -19,10 +19,13 @@ from atlas_ref.oracle.identify.nodes import (
     Key,
     Node,
     apart,
+    fitting_of,
     key_of,
+    not_finite,
     observed,
     redrawn,
     relative,
+    times_worse,
     undecided_by,
     void_by,
 )
@@ -217,26 +220,23 @@ class Search:
 
     def answer(self, depth: int) -> Identification:
         """The identification, searched as far as it takes."""
-        for name, array in {**self.observation.values, **self.observation.gradients}.items():
-            if not np.isfinite(array).all():
-                at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-                why = f"{name}: {array[at]} at {at}: no reading is compared with what is not finite"
-                dtype = self.observation.dtype
-                return Identification(self.case.name, "NOT FINITE", why, dtype=dtype)
+        if why := not_finite(self.observation):
+            dtype = self.observation.dtype
+            return Identification(self.case.name, "NOT FINITE", why, dtype=dtype)
         presets = self.searched.presets(self.case)
         starts = [Node(name, tuple(chosen), 0) for name, chosen in presets.items() if chosen]
         self.add([self.own, *starts])
         if depth > 0:
             self.add(self._beside(self.own))
         ratios = self.judged()
-        self.alone = [] if _fitting(ratios) else self._departed(self.own)
+        self.alone = [] if fitting_of(ratios) else self._departed(self.own)
         for rounds in range(2 if depth > 1 else 0):
-            if _fitting(ratios) or self.alone or (rounds and not self._explained()):
+            if fitting_of(ratios) or self.alone or (rounds and not self._explained()):
                 break
             for node in [*(starts if not rounds else []), *self.nearest()[:STARTS]]:
                 self.add(self._beside(node))
             ratios = self.judged()
-        if depth and (fitting := _fitting(ratios)):
+        if depth and (fitting := fitting_of(ratios)):
             best = min((self.nodes[key] for key in fitting), key=self._cost)
             if best.chosen:  # what is beside it may fit as well
                 self.add(self._beside(best))
@@ -255,7 +255,7 @@ class Search:
         if not ratios:
             why = "no reading could be compared"
             return Identification(self.case.name, "NO MATCH", why, searched=len(self.nodes))
-        fitting = _fitting(ratios)
+        fitting = fitting_of(ratios)
         fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
         best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
         beside = [self.nodes[key] for key in fits if key != key_of(best)]
@@ -279,7 +279,7 @@ class Search:
             own=not best.chosen,
             from_own=best.changes,
             runner_up=runner_up,
-            times_worse=_times(match, runner_up),
+            times_worse=times_worse(match, runner_up),
             twins=twins,
             undecided=undecided,
             void=self.case.void | void_by(best, same),
@@ -412,13 +412,3 @@ class Search:
                     Departed(feature, each.words, stated, not node.chosen, distance, ratio, tensor)
                 )
         return found
-
-
-def _fitting(ratios: Mapping[Any, tuple[float, str]]) -> list[Any]:
-    return [key for key, (ratio, _) in ratios.items() if ratio <= PASS]
-
-
-def _times(match: Fit, runner_up: Fit | None) -> float | None:
-    if runner_up is None:
-        return None
-    return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")

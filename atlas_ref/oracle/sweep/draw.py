@@ -17,13 +17,17 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.sweep import deep_draw
+from atlas_ref.oracle.sweep.deep_draw import one
 from atlas_ref.rules import FAMILY, names_with
 
 Choices = Mapping[str, Sequence[Any]]
 
 #: Rules that can be swept.
 SWEPT = tuple(
-    name for name, subject in SUBJECTS.items() if subject.draw is not None and subject.own is None
+    name
+    for name, subject in SUBJECTS.items()
+    if subject.draw is not None and (subject.own is None or subject.own.has_convention)
 )
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
@@ -116,7 +120,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
     """
     if rule not in SWEPT:
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")
-    names = (*SPACE, "convention", "regime")
+    names = (*(deep_draw.SPACE if parametrised(rule) else SPACE), "convention", "regime")
     for name, values in choices.items():
         if name not in names:
             raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(names)} are")
@@ -131,6 +135,11 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
     for name in choices.get("dtype", ()):
         check_dtype("sweep", name, DTYPES)
     return {name: tuple(values) for name, values in choices.items()}
+
+
+def parametrised(rule: str) -> bool:
+    """Whether the settings of a rule are parameters of its cases (SWEEP-13)."""
+    return SUBJECTS[rule].own is not None
 
 
 def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
@@ -172,14 +181,17 @@ def _request(
         long: a case of more tokens than a chunk (SWEEP-12).
     """
     fields: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
-    space = SPACE | ({"tokens": LONG} if long else {})
+    own = parametrised(rule)
+    space = deep_draw.SPACE if own else SPACE | ({"tokens": LONG} if long else {})
     for name, values in space.items():
-        fields[name] = _one(draw, choices.get(name, values))
-    drawn_convention = _convention(rule, draw)
+        fields[name] = one(draw, choices.get(name, values))
+    drawn_convention = deep_draw.convention(draw) if own else _convention(rule, draw)
     fields["convention"] = (
-        _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
+        one(draw, choices["convention"]) if "convention" in choices else drawn_convention
     )
-    regime = str(_one(draw, choices.get("regime", regimes(rule))))
+    regime = str(one(draw, choices.get("regime", regimes(rule))))
+    if own:
+        return deep_draw.request(fields, choices), regime
     if long:
         fields |= _lasting(fields, choices)
         regime = regime if "regime" in choices else SLOW
@@ -222,21 +234,16 @@ def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
     return result
 
 
-def _one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
-    """Draw one of the values with one number of the generator, however many there are."""
-    return values[int(draw.uniform() * len(values))]
-
-
 def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     """A preset, or `spec`, with up to three axes changed."""
-    preset = _one(draw, tuple(PRESETS)) if draw.uniform() < 0.5 else "spec"
+    preset = one(draw, tuple(PRESETS)) if draw.uniform() < 0.5 else "spec"
     changes: dict[str, Any] = {}
     axes = [axis for axis in Convention.model_fields if axis != "newton_schulz"]
     for _ in range(int(draw.integers(4))):
-        axis = str(_one(draw, axes))
-        changes[axis] = _one(draw, axis_choices(axis))
+        axis = str(one(draw, axes))
+        changes[axis] = one(draw, axis_choices(axis))
     settings: Any = {
-        key: _one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
+        key: one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
     }
     if draw.uniform() < 0.5:
         settings = "none"
@@ -267,7 +274,7 @@ def regimes(rule: str) -> tuple[str, ...]:
         _MATRICES
         if SUBJECTS[rule].needs_newton_schulz
         else _SEQUENCES
-        if rule in FAMILY
+        if rule in FAMILY or parametrised(rule)
         else {"ordinary": _ordinary}
     )
 
@@ -356,6 +363,7 @@ def _empty(inputs: Tensors, draw: np.random.Generator) -> None:
         "in/S0",
         "in/M_ref",
         *(name for name in inputs if name.startswith("in/window_") and name not in PER_TOKEN),
+        *(name for name in inputs if name.startswith("in/state/")),
     ):
         inputs.pop(name, None)
 

@@ -16,6 +16,7 @@ from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, effective, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.sweep import deep_cut
 from atlas_ref.oracle.sweep.cut import Arrays, Candidate, axis_sizes, cut, flattened, table_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
@@ -28,7 +29,10 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
         fails: whether a case still shows the mistake; called at most `most` times.
     """
     search = _Search(case, fails, most)
+    moves: tuple[Callable[[_Search], None], ...]
     moves = (_tokens, _settings, _optional, _dimensions, _formats, _values)
+    if SUBJECTS[case.header.rule].own is not None:
+        moves = (*(_taking(each) for each in deep_cut.MOVES), _formats, _values)
     improved = True
     while improved and not search.spent:
         before = search.accepted
@@ -36,6 +40,16 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
             move(search)
         improved = search.accepted > before
     return search.case, search.comparisons
+
+
+def _taking(smaller: Callable[[Case], Iterator[Candidate | None]]) -> Callable[[_Search], None]:
+    """A move that takes candidates of a case, then of what they left, while one fails."""
+
+    def move(search: _Search) -> None:
+        while search.first(smaller(search.case)):
+            pass
+
+    return move
 
 
 class _Search:
@@ -287,7 +301,7 @@ def _formats(search: _Search) -> None:
         narrow = [
             name
             for name, value in search.case.inputs.items()
-            if value.dtype.kind not in "bu" and value.dtype.itemsize < np.dtype(kind).itemsize
+            if value.dtype.kind not in "biu" and value.dtype.itemsize < np.dtype(kind).itemsize
         ]
         tensors = {
             name: value.astype(kind) if name in narrow else value
@@ -300,7 +314,7 @@ def _formats(search: _Search) -> None:
 def _values(search: _Search) -> None:
     """Make each tensor one round number, or rounder numbers, then single entries 0."""
     for name, value in list(search.case.inputs.items()):
-        if value.dtype.kind in "bu":
+        if value.dtype.kind in "biu":
             continue
         plain = value.astype(np.float64)
         for rounder in _rounder(plain):
@@ -338,7 +352,7 @@ def _replaced(case: Case, name: str, values: np.ndarray[Any, Any]) -> Candidate:
 
 def _bits(x: np.ndarray[Any, Any]) -> int:
     """Significant bits of all entries together: 0 has none, a power of two has one."""
-    mantissa, _ = np.frexp(x)
+    mantissa, _ = np.frexp(np.atleast_1d(x))
     whole = np.abs(np.ldexp(mantissa, 53)).astype(np.uint64)
     lowest = np.where(whole == 0, 1, whole & (~whole + np.uint64(1)))
     return int(np.sum(np.where(whole == 0, 0.0, 53.0 - np.log2(lowest.astype(np.float64)))))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.deep.functions import Function
+from atlas_ref.oracle.deep.functions import Function, norm_of
 from atlas_ref.oracle.deep.readings.conditions import (
     activated,
     of_kind,
@@ -14,7 +14,7 @@ from atlas_ref.oracle.deep.readings.conditions import (
     squared,
     with_norm,
 )
-from atlas_ref.oracle.deep.readings.reading import Reading
+from atlas_ref.oracle.deep.readings.reading import Reading, Seen
 from atlas_ref.types import Array
 from tape import ops
 
@@ -43,6 +43,11 @@ def _outside(m: Function, x: Array) -> tuple[Array, Array]:
     return away * r, r
 
 
+def _in_float32(m: Function, x: Array) -> tuple[Array, Array]:
+    n, r = norm_of(m, ops.astype(x, np.float32))
+    return ops.astype(n, x.dtype), ops.astype(r, x.dtype)
+
+
 def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
     return features
 
@@ -51,8 +56,16 @@ def _relu(m: Function, a: Array) -> Array:
     return ops.where(ops.greater(a, 0.0), ops.ones_like(a), 0.0)
 
 
+def _step(m: Function, a: Array, G: Array) -> Array:
+    return G
+
+
 def _quick(m: Function, a: Array) -> Array:
     return ops.sigmoid(1.702 * a)
+
+
+def _slope_of_quick(m: Function, a: Array, G: Array) -> Array:
+    return G + 1.702 * a * (G * (1.0 - G))
 
 
 def _columns(z: Array) -> Array:
@@ -79,6 +92,11 @@ def _upper(z: Array, g: Array, *, once: bool) -> Array:
     return (U @ ops.expand_dims(z, -1))[..., 0]
 
 
+def _of_entries(least: int) -> Callable[[Seen], bool]:
+    """Products of at least so many entries."""
+    return lambda at: squared(at) and (at.s.function.key_width or 0) >= least
+
+
 def _newest(m: Function, g: Array, x: Array) -> Array:
     return g[..., -1:, :].swapaxes(-1, -2) @ x[..., -1:, :]
 
@@ -94,12 +112,17 @@ FUNCTION: tuple[Reading, ...] = (
         made_in=activated,
         function={"share": lambda m, a: ops.ones_like(a)},
     ),
-    Reading("relu", "the activation were relu", made_in=activated, function={"share": _relu}),
+    Reading(
+        "relu",
+        "the activation were relu",
+        made_in=activated,
+        function={"share": _relu, "slope": _step},
+    ),
     Reading(
         "quick gelu",
         "the activation were a sigmoid(1.702 a)",
         made_in=activated,
-        function={"share": _quick},
+        function={"share": _quick, "slope": _slope_of_quick},
     ),
     Reading(
         "activation after the last matrix",
@@ -136,6 +159,12 @@ FUNCTION: tuple[Reading, ...] = (
         "layer norms added eps to the root",
         made_in=with_norm,
         function={"standardised": _outside},
+    ),
+    Reading(
+        "norm in float32",
+        "layer norms were computed in float32",
+        made_in=lambda at: with_norm(at) and at.inputs["in/k"].dtype == np.float64,
+        function={"standardised": _in_float32},
     ),
     Reading(
         "norm taken for a factor",
@@ -211,13 +240,13 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "pairs by columns",
         "products stood column by column",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 2,
+        made_in=_of_entries(3),
         function={"pairs": _columns},
     ),
     Reading(
         "pairs twice",
         "products of different entries counted twice",
-        made_in=lambda at: squared(at) and at.s.function.key_width > 1,
+        made_in=_of_entries(2),
         function={"pairs": _twice},
     ),
     Reading(

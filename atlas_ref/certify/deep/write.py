@@ -1,0 +1,220 @@
+"""One write of a deep memory on balls: loss, clip, momentum, direction, weights (CERT-17).
+
+Written from DEEP-7 to DEEP-13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flint import arb
+
+from atlas_ref.certify.deep.functions import Function
+from atlas_ref.certify.functions import inverse
+from atlas_ref.certify.matrix import Matrix, each, filled, norm, sane, scaled, stacked, total
+from atlas_ref.certify.newton_schulz import newton_schulz
+
+Tensors = Mapping[str, Matrix]
+
+#: The guard beside a norm: the float64 nearest to the printed decimal (CERT-3).
+GUARD = 1e-8
+
+#: Parameters of DEEPCASE-2 that a case may leave out.
+DEFAULTS: dict[str, Any] = {
+    "memory": {"kind": "mlp"},
+    "chunk": 1,
+    "window": None,
+    "span": None,
+    "window_weights": {"kind": "ones"},
+    "reduction": "sum",
+    "coupling": "per_sample",
+    "fast": "matrices",
+    "vectors": "frozen",
+    "clip": "none",
+    "clip_norm": 1.0,
+    "adaptive": False,
+    "outer_gradient": "full",
+    "phase": "both",
+    "training": True,
+    "unfinished": "wait",
+    "memory_reset": "sequence",
+    "momentum_reset": "sequence",
+}
+
+
+class Pair(NamedTuple):
+    """A token that a write looks at: its key after its norm, value, and the weight it brought."""
+
+    key: Matrix
+    value: Matrix
+    gate: Matrix | None
+
+
+class Gates(NamedTuple):
+    """Gates of a write; None for 1."""
+
+    retain: Matrix | None
+    momentum: Matrix | None
+    step: Matrix | None
+    second: Matrix | None
+
+
+def fast(chosen: Any, shapes: Mapping[str, tuple[int, ...]], vectors: str) -> list[str]:
+    """Tensors that a write moves (DEEP-3)."""
+    inner = ("W", "W_in", "W_value", "W_out")
+    wanted = {
+        "all": list(shapes),
+        "matrices": [name for name in shapes if len(shapes[name]) == 2],
+        "mlp": [name for name in shapes if name in inner or name[2:].isdigit()],
+    }.get(chosen if isinstance(chosen, str) else "", chosen)
+    return [
+        name
+        for name in shapes
+        if name in wanted and (len(shapes[name]) == 2 or vectors != "frozen")
+    ]
+
+
+class Writer:
+    """Writes of a case.
+
+    Args:
+        parameters: of DEEPCASE-2, defaults filled in.
+        convention: in force.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], convention: Any, function: Function) -> None:
+        self.s, self.c, self.m = parameters, convention, function
+        self.shapes = function.shapes()
+        self.fast = fast(parameters["fast"], self.shapes, parameters["vectors"])
+        self.cut = parameters["outer_gradient"] != "full"
+
+    def write(
+        self,
+        W: Tensors,
+        S: Tensors,
+        reference: Tensors,
+        rows: Sequence[tuple[Tensors, Sequence[Pair], Sequence[Matrix]]],
+        gates: Gates,
+    ) -> tuple[dict[str, Matrix], dict[str, Matrix]]:
+        """W and S after a write.
+
+        Args:
+            rows: of each row that shares the memory: slow tensors, pairs and their weights.
+        """
+        if self.c.decay == "before_error" and gates.retain is not None:
+            reference = {name: scaled(gates.retain, x) for name, x in reference.items()}
+        g = self._gradient(reference, rows)
+        step, second = gates.step, gates.second
+        if self.s["adaptive"] and step is not None:
+            divisor = inverse(self._constant(self._norm(g)).plus(arb(1)))
+            step = scaled(divisor, step)
+            second = None if second is None else scaled(divisor, second)
+        a, b = {
+            "momentum": (step, None),
+            "memory": (None, step),
+            "both": (step, step),
+            "split": (step, second),
+            "none": (None, None),
+        }[self.c.rate]
+        g = self._clipped(g)
+        after_W, after_S = {}, {}
+        for name in self.fast:
+            own = -g[name] if self.c.momentum_sign == "minus" else g[name]
+            carried = self._constant(_times(a, own))
+            if gates.momentum is not None and name in S:
+                carried = self._constant(scaled(gates.momentum, S[name]) + _times(a, own))
+            U = self._constant(self._direction(name, carried, own, gates.momentum))
+            moved = _times(b, U)
+            down = (self.c.momentum_sign == "plus") == (self.c.direction == "descent")
+            kept = _times(gates.retain, W[name])
+            after_W[name] = sane(kept - moved if down else kept + moved)
+            after_S[name] = carried
+        return after_W, after_S
+
+    def _constant(self, x: Matrix) -> Matrix:
+        """The matrix without its parents, unless the outer gradient is full (DEEP-19)."""
+        return Matrix(x.value) if self.cut else x
+
+    def _gradient(
+        self, reference: Tensors, rows: Sequence[tuple[Tensors, Sequence[Pair], Sequence[Matrix]]]
+    ) -> dict[str, Matrix]:
+        """g of every fast tensor (DEEP-7)."""
+        scale = self.c.gradient_scale
+        factor = arb(2) / self.m.d_out if scale == "2/d_out" else arb(scale)
+        if self.s["reduction"] == "mean":
+            factor = factor / (len(rows) * len(rows[0][1]))
+        terms: dict[str, list[Matrix]] = {name: [] for name in self.fast}
+        for slow, pairs, weights in rows:
+            p = {**slow, **reference}
+            for pair, weight in zip(pairs, weights, strict=True):
+                v = self.m.apply(p, pair.key)
+                plus = self.c.value_sign == "plus"
+                e = v["y"] + pair.value if plus else v["y"] - pair.value
+                gy = scaled(weight, e).times(factor)
+                for name, x in self.m.gradient(p, v, gy, self.fast).items():
+                    terms[name].append(x)
+        return {name: total(each, each[0].rows, each[0].columns) for name, each in terms.items()}
+
+    def _norm(self, g: Tensors) -> Matrix:
+        """|g| over all fast tensors."""
+        return norm(stacked([_flat(x) for x in g.values()]))
+
+    def _clipped(self, g: dict[str, Matrix]) -> dict[str, Matrix]:
+        """g within its bound (DEEP-9)."""
+        bound = arb(self.s["clip_norm"])
+        if self.s["clip"] == "hard":
+            factor = each(
+                self._norm(g),
+                lambda z: (bound / (z + arb(GUARD))).min(arb(1)),
+                lambda z: _hard_slope(bound, z + arb(GUARD)),
+            )
+            return {name: scaled(factor, x) for name, x in g.items()}
+        if self.s["clip"] == "soft":
+            return {name: _soft(bound, x) for name, x in g.items()}
+        return g
+
+    def _direction(self, name: str, S: Matrix, own: Matrix, m: Matrix | None) -> Matrix:
+        """U (DEEP-12)."""
+        settings = self.c.newton_schulz
+        if settings != "none" and settings.argument == "nesterov":
+            S = own + S if m is None else own + scaled(m, S)
+        if len(self.shapes[name]) == 2:
+            return S if settings == "none" else newton_schulz(S, settings)
+        if self.s["vectors"] == "unit":
+            return scaled(inverse(norm(S).plus(arb(GUARD))), S)
+        return S
+
+
+def _times(factor: Matrix | None, x: Matrix) -> Matrix:
+    return x if factor is None else scaled(factor, x)
+
+
+def _flat(x: Matrix) -> Matrix:
+    """A matrix as one column."""
+    rows, columns = x.rows, x.columns
+    return Matrix(
+        filled(rows * columns, 1, x.value.entries()),
+        (x, lambda g: filled(rows, columns, g.entries())),
+    )
+
+
+def _hard_slope(bound: arb, size: arb) -> arb:
+    """The derivative of min(1, bound / size); both answers where a ball holds the corner."""
+    if size < bound:
+        return arb(0)
+    slope = -bound / (size * size)
+    return slope if size > bound else slope * arb(0.5, 0.5)
+
+
+def _soft(bound: arb, g: Matrix) -> Matrix:
+    """g at the length (bound / 2) (1 + tanh(2 |g| / bound)); zero as it is."""
+    size = norm(g)
+    if size.value[0, 0].is_zero():
+        return g
+    length = each(
+        size,
+        lambda z: bound / 2 * (1 + (2 * z / bound).tanh()),
+        lambda z: 1 - (2 * z / bound).tanh() ** 2,
+    )
+    return scaled(scaled(inverse(size), length), g)

@@ -1,0 +1,146 @@
+"""What the cases of a deep memory are drawn from: functions, settings, shapes (SWEEP-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from atlas_ref.conventions import Convention
+from atlas_ref.rules.deep_memory.config import LEGAL
+
+#: Values that a case is drawn from, in the order of drawing; the first is the plainest.
+SPACE: dict[str, tuple[Any, ...]] = {
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17),
+    "d_in": (1, 2, 3, 4, 5),
+    "d_out": (1, 2, 3, 4, 5),
+    "heads": (1, 2, 3),
+    "memory": (
+        {"kind": "linear"},
+        {"kind": "mlp", "expansion": 2.0},
+        {"kind": "mlp", "expansion": 2.0, "activation": "silu"},
+        {"kind": "mlp", "expansion": 1.0, "activation": "gelu_tanh", "depth": 3},
+        {"kind": "mlp", "expansion": 1.0, "residual_norm": True},
+        {"kind": "mlp", "expansion": 2.0, "with_input": True},
+        {"kind": "mlp", "depth": 1},
+        {"kind": "polynomial", "key_width": 2, "expansion": 2.0},
+        {"kind": "polynomial", "key_width": 3, "expansion": 1.0, "gated": True, "compress": 4},
+        {"kind": "polynomial", "key_width": 3, "expansion": 1.0, "degree": 1},
+    ),
+    "chunk": (1, 2, 3, 4, 8),
+    "window": (None, None, 1, 2, 3, 5, 8, 40),
+    "span": (None, 1, 2, 4, 8, 12),
+    "window_weights": (
+        {"kind": "ones"},
+        {"kind": "ones"},
+        {"kind": "uniform"},
+        {"kind": "decay", "base": 0.9},
+        {"kind": "gate"},
+        {"kind": "product", "of": [{"kind": "decay", "base": 0.8}, {"kind": "gate"}]},
+    ),
+    "reduction": ("sum", "mean"),
+    "coupling": ("per_sample", "per_sample", "batch_shared"),
+    "fast": ("matrices", "all", "mlp"),
+    "vectors": ("frozen", "raw", "unit"),
+    "clip": ("none", "hard", "soft"),
+    "clip_norm": (1.0, 0.25),
+    "adaptive": (False, True),
+    "outer_gradient": ("full", "full", "first_order", "straight_through", "none"),
+    "phase": ("both", "both", "both", "both", "train", "infer", "off"),
+    "training": (True, False),
+    "unfinished": ("wait", "flush"),
+    "memory_reset": ("sequence", "batch", "never"),
+    "momentum_reset": ("sequence", "batch", "never"),
+    "history": (0, 0, 1, 3),
+    "pulse": (1, 1, 1, 2),
+    "reset": (0, 0, 4, 5),
+    "window_gate": (False, False, True),
+    "dtype": ("float64", "float32", "bfloat16", "float16"),
+}
+
+#: Names above that are fields of a request, not parameters of the case.
+OF_REQUEST: tuple[str, ...] = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
+OF_REQUEST += ("window_gate", "dtype")
+
+#: Values of axes that take numbers, and of the settings of Newton-Schulz.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "gradient_scale": (2.0, 1.0, "2/d_out"),
+    "query_scale": (1.0, "1/sqrt(d_in)"),
+}
+NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
+    "coefficients": ("muon", "cubic", "polar_express"),
+    "steps": (5, 1, 3),
+    "eps": (1e-7, 1e-2),
+    "norm_factor": (1.0, 1.25),
+    "guard": ("add", "clamp", "return"),
+    "transpose": ("tall", "never"),
+    "scale": ("1", "sqrt", "norm"),
+    "argument": ("S", "nesterov"),
+}
+
+#: Axes that a deep memory has not, or that change nothing of it (DEEP-4, DEEPCASE-8).
+IDLE = ("newton_schulz", "layout", "norm_place")
+
+
+def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
+    """One of the values, by one number of the generator, however many there are."""
+    return values[int(draw.uniform() * len(values))]
+
+
+def convention(draw: np.random.Generator) -> dict[str, Any]:
+    """Up to three axes changed, in half of the cases without Newton-Schulz."""
+    changes: dict[str, Any] = {}
+    axes = [axis for axis in Convention.model_fields if axis not in IDLE]
+    for _ in range(int(draw.integers(4))):
+        axis = str(one(draw, axes))
+        changes[axis] = one(draw, axis_choices(axis))
+    settings: Any = {
+        key: one(draw, values) for key, values in NEWTON_SCHULZ.items() if draw.uniform() < 0.25
+    }
+    return changes | {"newton_schulz": "none" if draw.uniform() < 0.5 else settings}
+
+
+def axis_choices(axis: str) -> tuple[Any, ...]:
+    """Values of an axis that are drawn."""
+    if axis in NUMBERS:
+        return NUMBERS[axis]
+    return LEGAL.get(axis) or get_args(Convention.model_fields[axis].annotation)
+
+
+def request(fields: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request from drawn ones, which are made to fit unless they are fixed."""
+    drawn = dict(fields)
+    memory, axes = _object(drawn["memory"]), _object(drawn["convention"])
+    if memory.get("residual_norm") or memory.get("with_input"):
+        drawn["d_out"] = drawn["d_out"] if "d_out" in choices else drawn["d_in"]
+    spans = "chunk_start" in (axes.get("reference"), axes.get("read"))
+    chunk = _count(drawn["chunk"])
+    if "span" not in choices:
+        drawn["span"] = chunk * (drawn["span"] or 1) if spans else None
+    if "history" not in choices:
+        drawn["history"] = _held(drawn["history"], chunk, _count(drawn["window"] or chunk))
+    plain = {name: drawn[name] for name in drawn if name not in SPACE or name in OF_REQUEST}
+    parameters = {
+        name: drawn[name]
+        for name in SPACE
+        if name not in OF_REQUEST
+        and drawn[name] is not None
+        and (name in choices or drawn[name] != SPACE[name][0])
+    }
+    return plain | {"parameters": {"memory": drawn["memory"]} | parameters}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """An object as it is; of anything else, which is refused where the case is made, none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    """A whole number from 1 as it is; 1 of anything else, likewise."""
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _held(most: int, chunk: int, window: int) -> int:
+    """Tokens that a call of this chunk and window can have before it, at most so many."""
+    return next(n for n in range(most, -1, -1) if n <= window - 1 + n % chunk)
