@@ -126,8 +126,15 @@ def stream(
     model = run(config, params, _started(config, params, state, ids.shape[0]), ids)
 
     def choose(logits: Any, uniform: Any) -> np.ndarray[Any, Any]:
-        own = {"temperature": temperature, "min_p": min_p, "top_k": top_k, "top_p": top_p}
-        return next_tokens(logits, uniform, order=config.sampling, **own)
+        return next_tokens(
+            logits,
+            uniform,
+            temperature=temperature,
+            min_p=min_p,
+            top_k=top_k,
+            top_p=top_p,
+            order=config.sampling,
+        )
 
     return _stepwise(model, ids, ends, uniforms, choose)
 
