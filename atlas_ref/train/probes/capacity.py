@@ -234,7 +234,7 @@ def least_squares(phi: Array, values: Array) -> Array:
 
 
 def written(settings: Settings, phi: Array, values: Array, *, seed: int = 0) -> Array:
-    """Reads (S, N, d_v) of the memory at every key after the last pass (PROBE-2, PROBE-3).
+    """Reads (S, N, d_v) of the memory at every key after all passes (PROBE-2, PROBE-3, PROBE-14).
 
     Args:
         phi (S, N, d_phi): keys of the rule. values (S, N, d_v): what it writes to them.
