@@ -83,7 +83,7 @@ One = Callable[[Any, Moment, Array, Array, Tensors], tuple[Array, Tensors]]
 
 
 def name_of(path: str) -> str:
-    """The name of a tensor by its path in a nest (OPTIM-2): .blocks[0]['W'] -> blocks.0.W."""
+    """The name of a tensor by its path in a nest (OPTIM-2): `.blocks[0]['W']` gives blocks.0.W."""
     return re.sub(r"\['([^']*)'\]|\[(\w+)\]", r".\1\2", path).removeprefix(".")
 
 
