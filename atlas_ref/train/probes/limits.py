@@ -126,7 +126,7 @@ def _isotropic(settings: Settings) -> bool:
 
 
 def _is_delta(settings: Settings, config: Any) -> bool:
-    """Whether the rule is the Delta rule under these settings (PROBE-7)."""
+    """Whether the rule is the Delta rule under these settings."""
     c = config.convention
     return (
         settings.rule.window(config) == 1
