@@ -193,7 +193,8 @@ def _times(peer: Peer, kind: str, process: Process, errors: Any, missing: str | 
         theirs,
         ratio,
         None if bound is None else Target("at most", bound),
-        *errors,
+        error=errors[0],
+        reference_error=errors[1],
         note="CPU time, one thread each",
         meaning="of its time",
     )
