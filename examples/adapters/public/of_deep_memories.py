@@ -11,142 +11,15 @@ free, as sizes, is the case's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from of_titans import _SHIFT, _Gate
-from torch_calls import Tensors, by_file, column, imported, pytorch
+import titans_columns
+from deep_reading import MEMORY, DeepMemory, Rows, kept, memory_function
+from torch_calls import Tensors, by_file, imported, pytorch
 
 from atlas_ref.rules.deep_memory import Config
-
-#: Inputs that none of them takes.
-BEYOND = ("active", "reset", "window_weights", "step_size_memory")
-STATE, BAR, MEMORY = "state/", "state_bar/", "memory/"
-
-Header = Mapping[str, Any]
-
-
-class DeepMemory(NamedTuple):
-    """A neural memory of a package under the settings that it computes.
-
-    Attributes:
-        label: as tables show it.
-        package: as the package index calls it.
-        own: (parameters of a case, its convention) -> both as the package computes them, with what
-            it leaves free as the case has it.
-        core: (leaves, parameters, convention) -> results, by the names of a case.
-        without: inputs whose gradient it does not have.
-        wants: why inputs are not such that it can be asked for them; empty where they are.
-    """
-
-    label: str
-    package: str
-    own: Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
-    core: Callable[[Tensors, Config], Mapping[str, Any]]
-    without: tuple[str, ...] = ()
-    wants: Callable[[Mapping[str, Any]], str] = lambda inputs: ""
-
-    def __call__(self, case: Header, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Answer a case for `--impl`.
-
-        Raises:
-            NotImplementedError: the case asks for what this memory does not compute.
-        """
-        why = self.refusal(case, inputs)
-        if why:
-            raise NotImplementedError(why)
-        return self.answer(_config(case, inputs), inputs)
-
-    def refusal(self, case: Header, inputs: Mapping[str, Any]) -> str:
-        """The reason not to ask it a case; empty where there is none."""
-        if case["rule"] != "deep_memory":
-            return f"rule {case['rule']}: it computes deep_memory"
-        beyond = [each for each in inputs if each in BEYOND or each.startswith(STATE)]
-        if beyond:
-            return f"in/{beyond[0]}"
-        theirs = _config(case, inputs)
-        mine = _config(self.header(case), inputs)
-        for name in Config.model_fields:
-            if name != "convention" and getattr(theirs, name) != getattr(mine, name):
-                return f"parameters.{name}: it computes {getattr(mine, name)}"
-        for name in type(mine.convention).model_fields:
-            own = getattr(mine.convention, name)
-            if getattr(theirs.convention, name) != own:
-                return f"{name} {getattr(theirs.convention, name)}: it computes {own}"
-        return self.wants(inputs)
-
-    def header(self, case: Header) -> dict[str, Any]:
-        """The header of a case under the settings that the package computes."""
-        parameters, convention = self.own(
-            dict(case.get("parameters", {})), dict(case.get("convention", {}))
-        )
-        return {**case, "parameters": parameters, "convention": convention}
-
-    def answer(self, config: Config, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Values, and autograd's gradients where the case has cotangents."""
-        torch = pytorch()
-        floats = {name: x for name, x in inputs.items() if np.issubdtype(x.dtype, np.floating)}
-        bars = {name for name in floats if name == "y_bar" or name.startswith(BAR)}
-        leaves = {
-            name: torch.from_numpy(np.array(x)).requires_grad_()
-            for name, x in floats.items()
-            if name not in bars
-        }
-        outputs = dict(self.core(leaves, config))
-        graded = "y_bar" in bars
-        found = dict(outputs)
-        if graded:
-            loss = sum(
-                (outputs[name.replace("_bar", "")] * torch.from_numpy(np.array(floats[name]))).sum()
-                for name in sorted(bars)
-            )
-            gradients = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True)
-            found |= {
-                f"grad/{name}": each
-                for name, each in zip(leaves, gradients, strict=True)
-                if each is not None and name not in self.without
-            }
-        return {name: np.ascontiguousarray(each.detach().numpy()) for name, each in found.items()}
-
-
-def _config(case: Header, inputs: Mapping[str, Any]) -> Config:
-    """The settings of a case with these inputs."""
-    parameters = dict(case.get("parameters", {}))
-    parameters.setdefault("window", parameters.get("chunk", 1))
-    widths = {"d_in": inputs["k"].shape[-1], "d_out": inputs["v"].shape[-1]}
-    return Config(**widths, convention=case.get("convention", {}), **parameters)
-
-
-def _kept(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What a case states of these names."""
-    return {name: given[name] for name in names if name in given}
-
-
-def _memory(given: Mapping[str, Any], names: tuple[str, ...], **own: Any) -> dict[str, Any]:
-    """Settings of the memory function: the case's of these names, the package's own."""
-    return {"memory": {"kind": "mlp", **_kept(given.get("memory", {}), names), **own}}
-
-
-class _Rows:
-    """Leading axes of a case's tokens as one axis, and back."""
-
-    def __init__(self, x: Tensors) -> None:
-        self.lead = tuple(x["k"].shape[:-2])
-        self.count = int(np.prod(self.lead, dtype=int))
-
-    def tokens(self, value: Any) -> Any:
-        """(L, T, d) or (L, T) as (rows, T, d)."""
-        return value.reshape(self.count, value.shape[len(self.lead)], -1)
-
-    def first(self, value: Any, own: int) -> Any:
-        """A tensor of the memory with `own` axes, for each row."""
-        shape = value.shape[value.ndim - own :]
-        return value.expand(*self.lead, *shape).reshape(self.count, *shape)
-
-    def back(self, value: Any) -> Any:
-        return value.reshape(*self.lead, *value.shape[1:])
-
 
 # -- titans-pytorch --------------------------------------------------------------------------------
 
@@ -159,8 +32,8 @@ def _own_titans_pytorch(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     clip = given.get("clip", "none")
     parameters = {
-        **_memory(given, ("depth", "expansion", "residual_norm")),
-        **_kept(given, ("chunk", "span", "clip_norm")),
+        **memory_function(given, ("depth", "expansion", "residual_norm")),
+        **kept(given, ("chunk", "span", "clip_norm")),
         "clip": clip if clip in ("none", "soft") else "soft",
         "fast": "all",
         "vectors": "raw",
@@ -172,40 +45,20 @@ def _own_titans_pytorch(
         "gradient_scale": "2/d_out",
         "rate": "none",
         "newton_schulz": settings if settings == "none" else TITANS_MUON,
-        **_kept(convention, ("reference",)),
+        **kept(convention, ("reference",)),
     }
 
 
 def _put_columns(memory: Any, width: int, *, momentum: bool) -> None:
-    """Modules in place of its projections, for tokens that hold keys, values, queries and gates."""
+    """Columns in place of its projections; gates of a write are those of its last token."""
     torch = pytorch()
 
-    class Gates(torch.nn.Module):
-        def __init__(self, place: int, order: bool) -> None:
-            super().__init__()
-            self.place, self.order = place, order
-
-        def forward(self, seq: Any) -> _Gate:
-            value = seq[..., self.place : self.place + 1]
-            return _Gate(value[None] if self.order else value)
-
-    class Steps(torch.nn.Module):
-        def forward(self, seq: Any) -> Any:
-            return seq[..., 3 * width]
-
     class Last(torch.nn.Module):
-        """Gates of a write are those of its last token, not of the mean of its tokens."""
-
         def forward(self, seq: Any, chunk_size: int) -> Any:
             return seq[:, chunk_size - 1 :: chunk_size]
 
-    memory.to_keys, memory.to_values, memory.to_queries = (
-        column(n * width, (n + 1) * width) for n in range(3)
-    )
-    memory.to_adaptive_step, memory.reduce_to_chunk_rep = Steps(), Last()
-    memory.to_decay_factor = Gates(3 * width + 1, False)
-    if momentum:
-        memory.to_momentum = Gates(3 * width + 2, True)
+    titans_columns.of_titans_pytorch(memory, width, momentum=momentum)
+    memory.reduce_to_chunk_rep = Last()
 
 
 def _names(config: Config) -> dict[str, str]:
@@ -245,7 +98,7 @@ def _titans_pytorch(x: Tensors, config: Config) -> Tensors:
 def titans_results(memory: Any, x: Tensors, config: Config) -> Tensors:
     """What a `neural_memory` computes of a case's tensors."""
     torch = pytorch()
-    rows, momentum = _Rows(x), "momentum" in x
+    rows, momentum = Rows(x), "momentum" in x
     ones = torch.ones_like(x["retain"])
     gates = [x.get("window_gate", ones), x["retain"], *([x["momentum"]] if momentum else [])]
     tokens = torch.cat([rows.tokens(each) for each in (x["k"], x["v"], x["q"], *gates)], dim=-1)
@@ -294,7 +147,7 @@ def _own_titans_memory(
     depth = given.get("memory", {}).get("depth", 2)
     whole = convention.get("read") == "call_end"
     parameters = {
-        **_memory(given, ("depth", "expansion"), activation="silu"),
+        **memory_function(given, ("depth", "expansion"), activation="silu"),
         "fast": (f"W_{depth}",),
     }
     convention = {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 1.0}
@@ -309,7 +162,7 @@ def _titans_memory(x: Tensors, config: Config) -> Tensors:
     A memory starts from the weights of its last layer, cut off from the graph.
     """
     torch = pytorch()
-    module, rows = by_file("titans.memory.neural_memory"), _Rows(x)
+    module, rows = by_file("titans.memory.neural_memory"), Rows(x)
     tokens, width, depth = x["k"].shape[-2], config.d_in, config.memory.depth
     whole = config.convention.read == "call_end"
     named = {name: rows.tokens(each) for name, each in x.items() if not name.startswith(MEMORY)}
@@ -348,8 +201,8 @@ def _own_titans_unofficial(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     clip = given.get("clip", "none")
     parameters = {
-        **_memory(given, ("depth", "expansion", "activation")),
-        **_kept(given, ("clip_norm",)),
+        **memory_function(given, ("depth", "expansion", "activation")),
+        **kept(given, ("clip_norm",)),
         "clip": clip if clip in ("none", "hard") else "hard",
     }
     return parameters, {
@@ -372,7 +225,7 @@ def _titans_unofficial(x: Tensors, config: Config, *, biases: bool) -> Tensors:
         biases: whether they are written; if not, their gradient is made 0.
     """
     torch = pytorch()
-    module, rows = by_file("titans.utils.memory"), _Rows(x)
+    module, rows = by_file("titans.utils.memory"), Rows(x)
     width, depth = config.d_in, config.memory.depth
     memory = module.NeuralMemoryModule(
         width,
@@ -381,17 +234,7 @@ def _titans_unofficial(x: Tensors, config: Config, *, biases: bool) -> Tensors:
         max_grad_norm=None if config.clip == "none" else config.clip_norm,
     )
 
-    class Logit(torch.nn.Module):
-        def __init__(self, place: int, shift: float = 0.0) -> None:
-            super().__init__()
-            self.place, self.shift = place, shift
-
-        def forward(self, seq: Any) -> Any:
-            return seq[..., self.place : self.place + 1].logit() + self.shift
-
-    memory.W_K, memory.W_V, memory.W_Q = (column(n * width, (n + 1) * width) for n in range(3))
-    memory.theta_proj, memory.alpha_proj = Logit(3 * width), Logit(3 * width + 1, _SHIFT)
-    memory.eta_proj = Logit(3 * width + (2 if "momentum" in x else 1))
+    titans_columns.of_titans_unofficial(memory, width, momentum="momentum" in x)
     if not biases:
         whole = memory._surprise
         memory._surprise = lambda *given: [

@@ -14,27 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import titans_columns
 from reading import Implementation
-from torch_calls import Tensors, answer, by_file, column, imported, pytorch
+from torch_calls import Tensors, answer, by_file, imported, pytorch
 
 SOURCE = "Titans (2501.00663) Eqs 12-15"
 TITANS = {"gate": "forget", "momentum_sign": "minus"}
 
 
 # -- titans-pytorch --------------------------------------------------------------------------------
-
-
-class _Gate:
-    """A gate that is its own sigmoid, so that 0 and 1 stay exact.
-
-    A projection returns it where its caller takes the sigmoid.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def sigmoid(self) -> Any:
-        return self.value
 
 
 def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> Tensors:
@@ -53,26 +41,7 @@ def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> T
         adaptive_step_transform=lambda step: step,
     )
 
-    class Gates(torch.nn.Module):
-        def __init__(self, place: int, order: bool) -> None:
-            super().__init__()
-            self.place, self.order = place, order
-
-        def forward(self, seq: Any) -> _Gate:
-            value = seq[..., self.place : self.place + 1]
-            return _Gate(value[None] if self.order else value)
-
-    class Steps(torch.nn.Module):
-        def forward(self, seq: Any) -> Any:
-            return seq[..., 3 * width]
-
-    memory.to_keys, memory.to_values, memory.to_queries = (
-        column(n * width, (n + 1) * width) for n in range(3)
-    )
-    memory.to_adaptive_step = Steps()
-    memory.to_decay_factor = Gates(3 * width + 1, False)
-    if "momentum" in x:
-        memory.to_momentum = Gates(3 * width + 2, True)
+    titans_columns.of_titans_pytorch(memory, width, momentum="momentum" in x)
 
     def rowwise(name: str) -> Any:
         value = x[name].transpose(1, 2)
@@ -185,9 +154,6 @@ titans_memory_call = titans_memory._replace(
 
 # -- titans-unofficial -----------------------------------------------------------------------------
 
-#: What its forget gate is shifted by before the sigmoid.
-_SHIFT = 4.0
-
 
 def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
     """titans-unofficial: a layer with a bias, as a linear memory whose keys have a last entry of 1.
@@ -202,17 +168,7 @@ def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
         width, memory_depth=1, use_momentum="momentum" in x, max_grad_norm=None
     )
 
-    class Logit(torch.nn.Module):
-        def __init__(self, place: int, shift: float = 0.0) -> None:
-            super().__init__()
-            self.place, self.shift = place, shift
-
-        def forward(self, seq: Any) -> Any:
-            return seq[..., self.place : self.place + 1].logit() + self.shift
-
-    memory.W_K, memory.W_V, memory.W_Q = (column(n * width, (n + 1) * width) for n in range(3))
-    memory.theta_proj, memory.alpha_proj = Logit(3 * width), Logit(3 * width + 1, _SHIFT)
-    memory.eta_proj = Logit(3 * width + (2 if "momentum" in x else 1))
+    titans_columns.of_titans_unofficial(memory, width, momentum="momentum" in x)
     rows = batch * heads
 
     def rowwise(value: Any) -> Any:
