@@ -100,12 +100,7 @@ def check(
     ] = None,
     convention: Annotated[
         list[str] | None,
-        typer.Option(
-            "--convention",
-            metavar="PRESET|AXIS=VALUE",
-            autocompletion=options.settings,
-            help="A preset, or one axis; may be given several times.",
-        ),
+        options.convention("A preset, or one axis; may be given several times."),
     ] = None,
     without: options.Without = None,
     form: Annotated[

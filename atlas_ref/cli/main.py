@@ -44,12 +44,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--convention",
-        metavar="PRESET|AXIS=VALUE",
-        autocompletion=options.settings,
-        help="A preset, or one axis; may be given several times.",
-    ),
+    options.convention("A preset, or one axis; may be given several times."),
 ]
 Form = Annotated[
     str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")

@@ -287,6 +287,13 @@ def presets(incomplete: str) -> list[str]:
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
+def convention(text: str) -> Any:
+    """The option --convention, with a text that says whose it is."""
+    return typer.Option(
+        "--convention", metavar="PRESET|AXIS=VALUE", autocompletion=settings, help=text
+    )
+
+
 def settings(incomplete: str) -> list[str]:
     """Presets, axes, and an axis with each of its values, for the completion of a shell."""
     from atlas_ref.conventions import AXES

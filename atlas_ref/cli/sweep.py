@@ -55,12 +55,7 @@ def sweep(
     fix: Fix = None,
     convention: Annotated[
         list[str] | None,
-        typer.Option(
-            "--convention",
-            metavar="PRESET|AXIS=VALUE",
-            autocompletion=options.settings,
-            help="This convention alone; without it conventions are drawn too.",
-        ),
+        options.convention("This convention alone; without it conventions are drawn too."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")

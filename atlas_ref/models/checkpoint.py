@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from atlas_ref.models.shapes import Needed, check_tensors, params_of
 from atlas_ref.rules import RULES
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
+from atlas_ref.storage.names import name_of
 from atlas_ref.types import Frozen, read_only
 from tape import plain
 from tape.nested import flatten
@@ -133,11 +133,6 @@ def _header(text: str) -> dict[str, Any]:
 
 
 # -- parameters ------------------------------------------------------------------------------------
-
-
-def name_of(path: str) -> str:
-    """The name of a tensor by the path of its parameter: .blocks[0].W -> blocks.0.W."""
-    return re.sub(r"\['?(\w+)'?\]", r".\1", path).removeprefix(".")
 
 
 def needed_by(config: language_model.Config) -> dict[str, Needed]:

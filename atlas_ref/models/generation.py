@@ -147,15 +147,14 @@ def _stepwise(
     choose: Callable[[Any, Any], np.ndarray[Any, Any]],
 ) -> Iterator[Step]:
     """Run the model before each draw, so that no token is run that nothing follows (MODEL-18)."""
-    going = np.ones(len(ids), bool)
+    last, going = ids[:, -1], np.ones(len(ids), bool)
     for step, uniform in enumerate(uniforms):
         if not going.any():
             return
-        state, logits = model.send(ids) if step else next(model)
-        new = np.where(going, choose(logits, uniform), ids[:, -1])
-        yield Step(new, logits, going, state)
-        ids = np.concatenate([ids, new[:, None]], axis=1)
-        going = going & ~np.isin(new, ends)
+        state, logits = model.send(last[:, None]) if step else next(model)
+        last = np.where(going, choose(logits, uniform), last)
+        yield Step(last, logits, going, state)
+        going = going & ~np.isin(last, ends)
 
 
 def _started(config: Config, params: Params, state: State | None, rows: int) -> State:
@@ -185,7 +184,7 @@ def _with_state(
     new = ids
     while True:
         state, logits = language_model.apply(config, params, state, new)
-        new = (yield state, backend.host(logits[:, -1]))[:, -1:]
+        new = yield state, backend.host(logits[:, -1])
 
 
 def _anew(
@@ -195,7 +194,8 @@ def _anew(
     before = state
     while True:
         after, logits = language_model.apply(config, params, before, ids)
-        ids = yield after, backend.host(logits[:, -1])
+        new = yield after, backend.host(logits[:, -1])
+        ids = np.concatenate([ids, new], axis=1)
         before = forgotten(config, state, after)
 
 

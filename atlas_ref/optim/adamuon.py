@@ -109,9 +109,7 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
     direction = U / divisor(np.sqrt(v / second), config.eps)
     if config.align is not None:
         direction = _aligned(config, direction, config.align)
-    if config.decay:
-        p = (1.0 - at.rate * config.decay) * p
-    return p - at.rate * direction, {"m": m, "v": v}
+    return tensors.decayed(config, at, p) - at.rate * direction, {"m": m, "v": v}
 
 
 def _aligned(config: Config, x: Array, align: float) -> Array:

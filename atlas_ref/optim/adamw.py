@@ -81,8 +81,8 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
     m = config.b1 * held["m"] + (1.0 - config.b1) * g
     v = config.b2 * held["v"] + (1.0 - config.b2) * (g * g)
     direction = (m / first) / divisor(np.sqrt(v / second), config.eps)
-    if config.decoupled and config.decay:
-        p = (1.0 - at.rate * config.decay) * p
+    if config.decoupled:
+        p = tensors.decayed(config, at, p)
     return p - at.rate * direction, {"m": m, "v": v}
 
 

@@ -30,7 +30,7 @@ class Config(adamw.Config):
             which must not be used any more.
     """
 
-    kind: Literal["adamw_flat"] = "adamw_flat"  # type: ignore[assignment]
+    kind: Literal["adamw_flat"] = "adamw_flat"  # type: ignore[assignment]  # its own name
     in_place: bool = False
 
     @model_validator(mode="after")

@@ -151,9 +151,7 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
     if config.second is not None and _divided(config, p):
         kept["v"] = config.second.keep * held["v"] + config.second.take * (g * g)
         direction = direction / divisor(np.sqrt(kept["v"]), config.second.eps)
-    if config.decay:
-        p = (1.0 - at.rate * config.decay) * p
-    return p - at.rate * direction, kept
+    return tensors.decayed(config, at, p) - at.rate * direction, kept
 
 
 def _momentum(config: Config, count: int, i: int, g: Array, held: Tensors, kept: Tensors) -> Array:

@@ -96,9 +96,7 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
     S = config.momentum * held["momentum"] + taken
     U = argument(config, at.number, S, taken)
     factor = at.rate * size_factor(config, p.shape, config.rms)
-    if config.decay:
-        p = (1.0 - at.rate * config.decay) * p
-    return p - factor * orthogonal(config, U), {"momentum": S}
+    return tensors.decayed(config, at, p) - factor * orthogonal(config, U), {"momentum": S}
 
 
 def argument(config: Config, count: int, S: Array, taken: Array) -> Array:

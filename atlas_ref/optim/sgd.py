@@ -82,6 +82,6 @@ def _one(config: Config, at: Moment, p: Array, g: Array, held: Tensors) -> tuple
         S = config.momentum * held["momentum"] + taken
         direction = taken + config.momentum * S if config.nesterov else S
         kept = {"momentum": S}
-    if config.decoupled and config.decay:
-        p = (1.0 - at.rate * config.decay) * p
+    if config.decoupled:
+        p = tensors.decayed(config, at, p)
     return p - at.rate * direction, kept

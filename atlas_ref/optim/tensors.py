@@ -6,7 +6,6 @@ Specified in specs/optim.md (OPTIM-1 to OPTIM-5).
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from pydantic import Field
 from atlas_ref import backend
 from atlas_ref.messages import meant
 from atlas_ref.optim.schedule import Schedule
+from atlas_ref.storage.names import name_of
 from atlas_ref.types import Array, Frozen
 from tape import TapeError, Variable
 from tape.nested import flatten
@@ -80,11 +80,6 @@ Slots = Callable[[Any, str, Array], tuple[str, ...]]
 #: The update of one parameter: (config, moment, parameter, gradient, its slots) -> (parameter,
 #: slots).
 One = Callable[[Any, Moment, Array, Array, Tensors], tuple[Array, Tensors]]
-
-
-def name_of(path: str) -> str:
-    """The name of a tensor by its path in a nest (OPTIM-2): `.blocks[0]['W']` gives blocks.0.W."""
-    return re.sub(r"\['([^']*)'\]|\[(\w+)\]", r".\1\2", path).removeprefix(".")
 
 
 def named(tree: Any, where: str) -> Named:
@@ -219,6 +214,11 @@ def updated(
         for slot, x in kept.items():
             after.setdefault(slot, {})[name] = settled(x)
     return own.build(new), State.trusted(count=moment.number, slots=after)
+
+
+def decayed(config: Settings, at: Moment, p: Array) -> Array:
+    """(1 - rate decay) p, the decay beside the gradient (OPTIM-1)."""
+    return (1.0 - at.rate * config.decay) * p if config.decay else p
 
 
 def held_by(state: State, name: str, p: Array, slots: tuple[str, ...]) -> Tensors:

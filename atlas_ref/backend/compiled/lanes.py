@@ -53,7 +53,8 @@ def on_disk(
         made = numba.njit(**settings)(function)
         made.compile(signature)
     made.disable_compile()
-    return made  # type: ignore[no-any-return]
+    whole: Callable[P, R] = made
+    return whole
 
 
 def _stamp(function: Callable[..., Any]) -> tuple[tuple[str, int, int], ...]:
@@ -84,7 +85,7 @@ class LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Lanes) -> None:
         number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
         vector = ir.VectorType(number, kind.count)
-        super().__init__(manager, kind, vector)  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, vector)  # type: ignore[no-untyped-call]  # Numba has no types
 
 
 # -- loads and stores ------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def side(typing: Any, panel: Any) -> Any:
 def zero_sums(typing: Any, panel: Any, rows: Any) -> Any:
     """Zeros for the sums of `rows` rows, a constant, by one panel."""
     vector, count = Lanes(panel.dtype, PANEL_BYTES), rows.literal_value
-    kind = types.UniTuple(vector, count)  # type: ignore[no-untyped-call]
+    kind = types.UniTuple(vector, count)  # type: ignore[no-untyped-call]  # Numba has no types
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(kind), None)

@@ -58,12 +58,7 @@ def capacity(
     retain: Annotated[float, typer.Option(help="share of the memory that a token keeps")] = 1.0,
     convention: Annotated[
         list[str] | None,
-        typer.Option(
-            "--convention",
-            metavar="PRESET|AXIS=VALUE",
-            autocompletion=options.settings,
-            help="Of every rule; may be given several times.",
-        ),
+        options.convention("Of every rule; may be given several times."),
     ] = None,
     parameter: Annotated[
         list[str] | None,

@@ -27,7 +27,7 @@ from atlas_ref.types import Array
 #: Name of the truth as the only member, where the floor alone decides an op.
 FLOOR_ALONE = "the floor is enough"
 
-#: Multiples of the tolerance up to which more draws are made, which at most double it.
+#: Multiples of the tolerance up to which more draws are made: twice those of MARGINAL.
 DOUBT = 2 * MARGINAL
 
 

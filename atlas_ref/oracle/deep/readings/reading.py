@@ -33,7 +33,8 @@ class Seen(NamedTuple):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        return self.case.inputs  # type: ignore[no-any-return]
+        inputs: Mapping[str, Any] = self.case.inputs
+        return inputs
 
     @property
     def tokens(self) -> int:
