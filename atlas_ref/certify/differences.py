@@ -12,12 +12,11 @@ import numpy as np
 from flint import arb, ctx
 
 from atlas_ref.certify.certified import DIRECTIONS, direction, exact, larger
-from atlas_ref.certify.evaluate import evaluate
+from atlas_ref.certify.evaluate import WEIGHED, evaluate
 from atlas_ref.certify.results import Certified
 from atlas_ref.certify.rounding import rounded
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensors import is_cotangent, weighed
 
 Array = np.ndarray[Any, Any]
 
@@ -137,9 +136,10 @@ def _pairing(case: Case, arrays: Mapping[str, Array], moved: Mapping[str, Array]
     """The sum of results times their cotangents, from values alone."""
     balls = evaluate(case.header, case.convention, arrays, bits=bits, moved=moved)
     total = arb(0)
-    for bar in filter(is_cotangent, arrays):
-        out = weighed(bar)
-        if out in balls:
+    bars = [name for name in arrays if "_bar" in name]
+    weighed = WEIGHED | {f"out/{name[3:]}".replace("_bar", "", 1): name for name in bars}
+    for out, bar in weighed.items():
+        if out in balls and bar in arrays:
             total += sum(
                 (
                     x * arb(float(w))
