@@ -30,6 +30,7 @@ NAMES = (
     "layers",
     "deep",
     "models",
+    "optim",
     "peers",
     "scaling",
     "distance",

@@ -1,7 +1,8 @@
 """AdamW on one buffer: all parameters end to end, block by block near the processor.
 
-Plain twin: optim/adamw.py, of which every number here has the same bits. Target: the optimiser's
-share of a training step of many small tensors. Specified in specs/optim.md (OPTIM-24, OPTIM-25).
+Plain twin: optim/adamw.py, of which every number here has the same bits. Target: at most
+0.8 of its time over the tensors of a language model (`benchmarks.optim`). Specified in
+specs/optim.md (OPTIM-24, OPTIM-25).
 """
 
 from __future__ import annotations

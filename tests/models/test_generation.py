@@ -44,6 +44,13 @@ def test_top_p_keeps_the_fewest_most_likely_tokens(top_p: float) -> None:
 
 
 @pytest.mark.clause("MODEL-17")
+def test_a_token_below_exactly_top_p_is_left_out() -> None:
+    z = np.log([0.5, 0.25, 0.25])
+    assert sampling.kept_tokens(z, top_p=0.5).tolist() == [True, False, False]
+    assert sampling.kept_tokens(z, top_p=np.nextafter(0.5, 1.0)).all()
+
+
+@pytest.mark.clause("MODEL-17")
 def test_top_p_meets_the_other_filters_and_the_order_of_temperature() -> None:
     draw = np.random.default_rng(3)
     z, u = 2.0 * draw.standard_normal((400, 9)), draw.random((400, 9))

@@ -32,6 +32,15 @@ def test_beyond_the_limit_all_are_scaled_alike(eps: float) -> None:
 
 
 @pytest.mark.clause("OPTIM-23")
+def test_eps_counts_where_the_norm_alone_is_within_the_limit() -> None:
+    grads, _ = drawn()
+    norm = by_hand(grads)
+    found, _ = clip.clipped(clip.Config(limit=1.001 * norm, eps=norm), grads)
+    for name, g in grads.items():
+        assert_close(name, found[name], 1.001 / 2 * g, ANALYTIC)
+
+
+@pytest.mark.clause("OPTIM-23")
 @pytest.mark.host("arrays that are the same object")
 def test_within_the_limit_they_are_the_same_arrays() -> None:
     grads, _ = drawn()

@@ -42,10 +42,10 @@ BY_SHAPE = grouped(
 def test_parameters_are_dispatched_by_shape() -> None:
     """Matrices move as under Muon alone, vectors as under AdamW alone."""
     params, grads = drawn()
-    params["row"] = np.ones((1, 4))
-    grads = [{**g, "row": g["b"][None]} for g in grads]
+    params |= {"row": np.ones((1, 4)), "one head": np.ones((1, 3, 4))}
+    grads = [{**g, "row": g["b"][None], "one head": g["wide"][None, :3, :4]} for g in grads]
     taken = groups.assigned(BY_SHAPE, params)
-    assert taken == {"hidden": ("wide", "tall", "heads"), "vectors": ("b", "row")}
+    assert taken == {"hidden": ("wide", "tall", "heads", "one head"), "vectors": ("b", "row")}
     found, _ = go(BY_SHAPE, params, grads)
     for config, names in ((MUON, taken["hidden"]), (ADAMW, taken["vectors"])):
         alone = [{name: g[name] for name in names} for g in grads]

@@ -220,3 +220,13 @@ def test_adamuon_doubles_where_gradients_are_halved() -> None:
     half, _ = run(config, params, [{name: g / 2 for name, g in each.items()} for each in grads])
     for name, p in params.items():
         assert_close(name, half[name] - p, 2 * (whole[name] - p), ANALYTIC)
+
+
+@pytest.mark.clause("OPTIM-19")
+def test_an_aligned_update_of_nothing_is_nothing() -> None:
+    config = adamuon.Config(rate=0.1, decay=0.0, **adamuon.PRESETS["paper"])
+    params = {"W": np.arange(6.0).reshape(2, 3)}
+    found, _ = adamuon.update(
+        config, adamuon.init(config, params), params, {"W": np.zeros((2, 3))}, 0
+    )
+    assert np.array_equal(found["W"], params["W"])
