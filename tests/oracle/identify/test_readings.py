@@ -107,6 +107,17 @@ def test_every_other_setting_is_found(name: str, each: Any) -> None:
     assert not answer.own
 
 
+@pytest.mark.clause("DEEPCASE-14", "IDENT-4")
+def test_a_setting_that_equals_the_match_in_place_of_the_case_s_own_is_told() -> None:
+    """No write: a chunk longer than every document, or a memory that is off."""
+    case = CASES["mlp"]
+    (off,) = [each for each in listed.settings(case) if each.name == "parameters.phase=off"]
+    answer = identify(case, answered(case, off))
+    assert answer.verdict == "MATCH"
+    told = {f"{axis}={value}" for axis, value in answer.from_own.items()} | answer.void.keys()
+    assert {"parameters.phase=off", "parameters.chunk=6", "parameters.chunk=7"} <= told
+
+
 @pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14")
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "each"), MISTAKES, ids=lambda each: getattr(each, "name", each))
