@@ -47,6 +47,19 @@ def test_certified_results_are_those_of_the_rule(name: str) -> None:
 
 
 @pytest.mark.clause("CERT-17")
+@pytest.mark.parametrize(
+    ("convention", "parameters"),
+    [({"gate": "forget"}, {}), ({"rate": "split"}, {"adaptive": True})],
+    ids=["forget", "two adaptive steps"],
+)
+def test_certified_results_of_other_gates_are_those_of_the_rule(
+    convention: dict[str, Any], parameters: dict[str, Any]
+) -> None:
+    own = {"memory": {"kind": "mlp"}, "chunk": 2, **parameters}
+    agrees(deep_cases.made(cotangent=True, convention=convention, parameters=own))
+
+
+@pytest.mark.clause("CERT-17")
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("number", range(60))
 def test_certified_results_of_drawn_cases_are_those_of_the_rule(number: int) -> None:
