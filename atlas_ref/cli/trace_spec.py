@@ -135,7 +135,7 @@ def _summary(trace: Trace) -> None:
             sum(bool(each.vectors) for each in evidence),
         )
         dead = {mutant.name for each in evidence for mutant in each.mutants}
-        rows.append((spec, len(names), *counts, len(dead)))
+        rows.append((output.printable(spec), len(names), *counts, len(dead)))
     output.emit_rich(
         output.table("", ("spec", "clauses", "with code", "tests", "in a vector", "mutants"), rows)
     )
@@ -143,7 +143,7 @@ def _summary(trace: Trace) -> None:
 
 
 def _line(text: str) -> None:
-    output.emit(text + "\n")
+    output.emit(output.printable(text) + "\n")
 
 
 def _gaps(gaps: list[Any]) -> None:

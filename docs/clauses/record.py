@@ -118,7 +118,7 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
             raise RecordError(
                 f"{file}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew"
             )
-        record = _record(data)
+        record, recorded = _record(data), _word(data["sources"], "sources")
     except (RecordError, ReadingError):
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -126,7 +126,7 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
         raise RecordError(
             f"{file}: not a record of a run: {said}; `make trace` records one"
         ) from error
-    if not any_sources and data["sources"] != sources(root):
+    if not any_sources and recorded != sources(root):
         raise RecordError(
             f"{file}: recorded of other sources than these; `make trace` records anew"
         )
@@ -135,15 +135,29 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
 
 def _record(data: dict[str, Any]) -> Record:
     tests = {
-        name: Ran(tuple(each["clauses"]), each["passed"], _unpacked(each["lines"]))
+        name: Ran(_words(each["clauses"], "clauses"), each["passed"], _unpacked(each["lines"]))
         for name, each in data["tests"].items()
     }
     vectors = {name: _unpacked(each) for name, each in data["vectors"].items()}
-    return Record(
-        tests,
-        vectors,
-        tuple(Mutant(**{**each, "tests": tuple(each["tests"])}) for each in data["mutants"]),
-    )
+    return Record(tests, vectors, tuple(_mutant(**each) for each in data["mutants"]))
+
+
+def _mutant(name: str, what: str, path: str, line: int, tests: list[str]) -> Mutant:
+    if type(line) is not int:
+        raise TypeError(f"mutants: line: {line!r} is no number")
+    return Mutant(*_words([name, what, path], "mutants"), line, _words(tests, "tests"))
+
+
+def _words(values: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{where}: {values!r} is no list")
+    return tuple(_word(each, where) for each in values)
+
+
+def _word(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{where}: {value!r} is no text")
+    return value
 
 
 def _packed(lines: Mapping[str, Iterable[int]]) -> dict[str, str]:

@@ -171,8 +171,9 @@ def digest(data: bytes) -> str:
 
 
 def sums(files: dict[str, bytes]) -> bytes:
-    """The text of SHA256SUMS, as `sha256sum -c` reads it."""
-    return "".join(f"{digest(files[name])}  {name}\n" for name in sorted(files)).encode()
+    """The text of SHA256SUMS, as `sha256sum -c` reads it: names as their bytes on disk."""
+    lines = (f"{digest(files[name])}  {name}\n" for name in sorted(files))
+    return "".join(lines).encode(errors="surrogateescape")
 
 
 def read_sums(folder: Path) -> dict[str, str]:

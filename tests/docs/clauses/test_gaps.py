@@ -393,6 +393,14 @@ def test_a_clone_that_cannot_be_read_is_refused_in_one_line(
         ("{", "not a record of a run: Expecting property name"),
         ('{"schema": 2}', "schema 2, expected 1; `make trace` records anew"),
         ('{"schema": 1}', "not a record of a run: 'tests' is missing; `make trace` records one"),
+        (
+            '{"schema": 1, "tests": {}, "vectors": {}, "mutants": []}',
+            "not a record of a run: 'sources' is missing; `make trace` records one",
+        ),
+        (
+            '{"schema": 1, "tests": {"a": {"clauses": [["b"]], "passed": true, "lines": {}}}}',
+            "not a record of a run: clauses: ['b'] is no text",
+        ),
     ],
 )
 def test_a_record_that_is_none_is_refused_in_one_line(

@@ -35,6 +35,16 @@ def test_a_folder_that_is_called_like_a_file_of_code_cannot_be_read(clone: Path,
     assert ran.json["bad_input"] == [f"{clone}/atlas_ref/toy.py: {words}"]
 
 
+@pytest.mark.clause("TRACE-10")
+def test_a_title_with_a_zero_byte_is_written_out(clone: Path, cli: Run) -> None:
+    spec = next((clone / "specs").glob("*.md"))
+    spec.write_text(spec.read_text().replace("1 ", "1 \0", 1))
+    record.write(clone, record.Record({}))
+    ran = cli("trace-spec", "--root", clone)
+    assert ran.code == 1
+    assert "\\x00" in ran.out and "\0" not in ran.out
+
+
 @pytest.mark.clause("TRACE-4")
 def test_a_pipe_among_the_files_is_not_waited_for(clone: Path, cli: Run) -> None:
     record.write(clone, record.Record({}))

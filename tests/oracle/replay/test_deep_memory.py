@@ -141,11 +141,16 @@ def test_an_adjoint_that_is_off_is_the_first_wrong_one(name: str, op: str) -> No
     tensor = f"trace_grad/{op}"
     moved = {**right, tensor: (right[tensor] * np.float32(1.05)).astype(np.float32)}
     first = first_wrong(replay(case, moved, nearest=False))
-    if np.any(right[tensor]):
+    exact = trace(case, grad=True)[tensor]
+    if np.any(np.abs(exact) > ROUNDED_ADJOINT):
         assert first is not None
         assert first.tensor == tensor
     else:
         assert first is None
+
+
+#: A soft clip leaves a scalar its sign alone: its adjoint is 0, of which float64 leaves some 1e-21.
+ROUNDED_ADJOINT = 1e-15
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-10", "REPLAY-14")
