@@ -60,7 +60,7 @@ COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py
 	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \
 	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
 
-# Asks which calls lines make, not which numbers: six parameters of a test show it. PARAMETERS=100000 runs all.
+# Asks which calls lines make, not which numbers: six parameters of a test, twelve examples of a property show it. PARAMETERS=100000 runs all.
 PARAMETERS ?= 6
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
 	$(BIN)/python -m pytest -q -n auto --backend strict --parameters $(PARAMETERS) $(COMPUTING)

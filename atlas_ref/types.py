@@ -14,7 +14,7 @@ boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -154,17 +154,14 @@ def bind_dims(name: str, actual: tuple[int, ...], names: str, sizes: dict[str, A
     Raises:
         ValueError: names the array, both shapes and, where a name was bound before, by which array.
     """
-    words = names.split()
-    lead = len(actual) - (len(words) - 1) if words[:1] == ["..."] else 0
-    fixed = words[1:] if words[:1] == ["..."] else words
-    if lead < 0 or (words[:1] != ["..."] and len(actual) != len(words)):
+    words, leading, exact = _axes(names)
+    lead = len(actual) - len(words) + 1 if leading else 0
+    if lead < 0 or (not leading and len(actual) != len(words)):
         raise ValueError(f"{name}: shape {actual}, expected axes ({', '.join(words)})")
-    pairs: Iterator[tuple[str, Any]] = iter(
-        [("...", actual[:lead])] if words[:1] == ["..."] else []
-    )
-    for word, size in [*pairs, *zip(fixed, actual[lead:], strict=True)]:
-        if word.isdigit():
-            if size != int(word):
+    found = (actual[:lead], *actual[lead:]) if leading else actual
+    for word, needed, size in zip(words, exact, found, strict=True):
+        if needed is not None:
+            if size != needed:
                 raise ValueError(
                     f"{name}: shape {actual}, expected axes ({', '.join(words)}); found "
                     f"{size} where {word} is needed"
@@ -176,6 +173,13 @@ def bind_dims(name: str, actual: tuple[int, ...], names: str, sizes: dict[str, A
             raise ValueError(
                 f"{name}: shape {actual} makes {label} {size}, but {by} makes it {bound}"
             )
+
+
+@functools.cache
+def _axes(names: str) -> tuple[tuple[str, ...], bool, tuple[int | None, ...]]:
+    """Words of named dimensions, whether the first stands for any axes, and the exact sizes."""
+    words = tuple(names.split())
+    return words, words[:1] == ("...",), tuple(int(w) if w.isdigit() else None for w in words)
 
 
 def read_only(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.parameters import few, function_of
+from tests.support.parameters import few, fewer_examples, function_of
 
 TABLES = ("reductions", "mutants")
 ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
@@ -31,8 +31,15 @@ def pytest_addoption(parser: Any) -> None:
         "--parameters",
         type=int,
         metavar="N",
-        help="run at most N parameters of a test function, spread evenly over all of them",
+        help="run at most N parameters of a test function, spread evenly over all of them, and "
+        "at most 2 N examples of a property",
     )
+
+
+def pytest_configure(config: Any) -> None:
+    count = config.getoption("--parameters")
+    if count is not None:
+        fewer_examples(2 * count)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves the slow ones out

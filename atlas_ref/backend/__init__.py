@@ -311,7 +311,7 @@ def require_one(named: Mapping[str, Array]) -> None:
 
 def truth(x: Any) -> bool:
     """The value of one boolean; from a device it is copied, which is slow inside a loop."""
-    return bool(of(x).to_host(x))
+    return bool(x if type(x) is np.bool_ else of(x).to_host(x))
 
 
 def as_strided(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

@@ -5,18 +5,18 @@
 NAME is a mutant, a legal variant or `none`; without TEST the tests named for it run. The last line
 on standard output is a JSON object: for each test "passed", "rejected" where an assertion failed,
 or what crashed. With --serve the lines on standard input are JSON arrays [NAME, TESTS]; each is
-answered by a fork that nothing was changed in before.
+answered by a fork that nothing was changed in before. Tests are collected once, before any fork.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -26,11 +26,9 @@ OFF = (
     for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider")
     for part in ("-p", f"no:{name}")
 )
-# a mutant imports the package before pytest could rewrite its plugin
-IMPORTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-ARGUMENTS = (*OFF, *IMPORTED, "-o", "addopts=--import-mode=importlib")
-# imported before any fork
-WARM = (
+ARGUMENTS = (*OFF, "--capture=no", "-o", "addopts=--import-mode=importlib")
+#: Every file with tests that are named for a mutant.
+NAMED = (
     "tests/mutants/test_targets.py",
     "tests/mutants/test_parallel_targets.py",
     "tests/mutants/test_level_targets.py",
@@ -62,7 +60,21 @@ class Judge:
         return report
 
 
-def judged(name: str, tests: list[str]) -> dict[str, Any]:
+class Server:
+    """In place of the run of all tests, a fork for every request, and its answer as a line."""
+
+    def __init__(self, requests: Iterable[tuple[str, list[str]]], answers: TextIO) -> None:
+        self.requests = requests
+        self.answers = answers
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        assert session.testsfailed == 0, "the named tests are not collected"
+        for name, tests in self.requests:
+            print(json.dumps(in_a_fork(session, name, tests)), file=self.answers, flush=True)
+        return True
+
+
+def judged(session: Any, name: str, tests: list[str]) -> dict[str, Any]:
     """Apply the mutant to this process and run the tests."""
     from tests.mutants.mutants import CRASH, LEGAL, MUTANTS
 
@@ -70,14 +82,16 @@ def judged(name: str, tests: list[str]) -> dict[str, Any]:
         chosen = next(each for each in (*MUTANTS, *LEGAL, CRASH) if each.name == name)
         chosen.apply()
         tests = tests or list(chosen.tests)
-    if not tests:
-        raise SystemExit("run_mutant.py: `none` needs the tests to run")
     judge = Judge()
-    code = pytest.main([*ARGUMENTS, *tests], plugins=[judge])
-    return {"code": int(code), "tests": judge.ended}
+    session.config.pluginmanager.register(judge)
+    by_name = {item.nodeid: item for item in session.items}
+    items = [by_name[each] for each in tests]
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    return {"tests": judge.ended}
 
 
-def in_a_fork(name: str, tests: list[str]) -> dict[str, Any]:
+def in_a_fork(session: Any, name: str, tests: list[str]) -> dict[str, Any]:
     """`judged` in a child, so that this process stays as it is."""
     read, write = os.pipe()
     child = os.fork()
@@ -86,7 +100,7 @@ def in_a_fork(name: str, tests: list[str]) -> dict[str, Any]:
         os.close(read)
         os.dup2(2, 1)
         try:
-            found = judged(name, tests)
+            found = judged(session, name, tests)
         except BaseException as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         with os.fdopen(write, "w") as answer:
@@ -99,18 +113,15 @@ def in_a_fork(name: str, tests: list[str]) -> dict[str, Any]:
     return json.loads(text) if text else {"error": f"the process ended with status {status}"}
 
 
-def serve() -> None:
-    with contextlib.redirect_stdout(sys.stderr):
-        collected = pytest.main([*ARGUMENTS, "--collect-only", *WARM])
-    assert collected == 0, f"the named tests are not collected: exit code {collected}"
-    for line in sys.stdin:
-        print(json.dumps(in_a_fork(*json.loads(line))), flush=True)
-
-
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
     os.chdir(ROOT)
-    if sys.argv[1:] == ["--serve"]:
-        serve()
-    else:
-        print(json.dumps(judged(sys.argv[1], sys.argv[2:])))
+    asked = sys.argv[1:]
+    if asked[:1] == ["none"] and not asked[1:]:
+        raise SystemExit("run_mutant.py: `none` needs the tests to run")
+    served = Server(
+        map(json.loads, sys.stdin) if asked == ["--serve"] else [(asked[0], asked[1:])],
+        os.fdopen(os.dup(1), "w"),
+    )
+    os.dup2(2, 1)
+    sys.exit(pytest.main([*ARGUMENTS, *NAMED], plugins=[served]))

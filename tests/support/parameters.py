@@ -1,7 +1,8 @@
-"""A few of the parameters of a test function, for runs that ask what is executed."""
+"""A few of the parameters and examples of a test function, for runs that ask what is executed."""
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -27,3 +28,18 @@ def _spread(group: list[Any], count: int) -> list[Any]:
     if len(group) <= count:
         return group
     return [group[i * (len(group) - 1) // (count - 1)] for i in range(count)]
+
+
+def fewer_examples(count: int) -> None:
+    """Cap the examples of every property whose module is imported from here on."""
+    import hypothesis  # a third of a second, which few runs need
+
+    original = hypothesis.settings.__init__
+
+    @functools.wraps(original)
+    def capped(self: Any, *args: Any, **settings: Any) -> None:
+        if "max_examples" in settings:
+            settings["max_examples"] = min(settings["max_examples"], count)
+        original(self, *args, **settings)
+
+    hypothesis.settings.__init__ = capped  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ floats.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -96,18 +97,45 @@ repeatable = settings(
 )
 
 
+#: A strategy is built once: Hypothesis would check each anew for every example.
+RULES = st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"])
+LEVELS = st.sampled_from(["projected", "token"])
+WINDOWS = st.sampled_from([1, 2, 3, 5])
+SIZES: dict[str, st.SearchStrategy[Any]] = {
+    "tokens": st.sampled_from([1, 2, 5, 8]),
+    "d_in": st.sampled_from([2, 4]),
+    "d_out": st.sampled_from([2, 3, 5]),
+    "heads": st.sampled_from([1, 2]),
+    "span": st.sampled_from([1, 2, 3, 20]),
+    "seed": st.integers(0, 10_000),
+    "pulse": st.sampled_from([1, 3]),
+    "reset": st.sampled_from([0, 4]),
+    "per_dimension_gates": st.booleans(),
+}
+OF_OMEGA: dict[str, st.SearchStrategy[Any]] = {
+    "feature_map": st.sampled_from(FEATURE_MAPS),
+    "features": st.sampled_from([None, 3]),
+}
+WEIGHTS = st.sampled_from(WINDOW_WEIGHTS)
+FLAG = st.booleans()
+
+
+def _some_of(table: dict[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Any keys of a table, each with one of its values."""
+    return st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(values) for key, values in table.items()}
+    )
+
+
+@functools.cache
 def conventions(rule: str, *, newton_schulz: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     """Any preset with any axes changed; about a third of the axes move at once."""
-    axes = st.fixed_dictionaries(
-        {}, optional={axis: st.sampled_from(values) for axis, values in AXES.items()}
-    )
-    preset = st.fixed_dictionaries({}, optional={"preset": st.sampled_from(PRESETS)})
+    axes = _some_of(AXES)
+    preset = _some_of({"preset": PRESETS})
     if rule != "omega":
         return st.builds(lambda p, a: p | a, preset, axes)
-    settings_ = st.fixed_dictionaries(
-        {}, optional={key: st.sampled_from(values) for key, values in NEWTON_SCHULZ.items()}
-    )
-    chosen = st.one_of(st.just("none"), settings_) if newton_schulz else st.just("none")
+    none = st.just("none")
+    chosen = st.one_of(none, _some_of(NEWTON_SCHULZ)) if newton_schulz else none
     return st.builds(lambda p, a, n: p | a | {"newton_schulz": n}, preset, axes, chosen)
 
 
@@ -116,32 +144,32 @@ def cases(
     draw: st.DrawFn, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any
 ) -> Case:
     """A valid case; cases that a rule or convention refuses are drawn again."""
-    rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
-    level = fixed.pop("level", None) or draw(st.sampled_from(["projected", "token"]))
-    window = draw(st.sampled_from([1, 2, 3, 5])) if rule == "omega" else 1
+    rule = rule or draw(RULES)
+    return _case(draw, rule, {"convention": conventions(rule, newton_schulz=newton_schulz)}, fixed)
+
+
+def _case(
+    draw: st.DrawFn,
+    rule: str,
+    drawn: dict[str, st.SearchStrategy[Any]],
+    fixed: dict[str, Any],
+) -> Case:
+    level = fixed.get("level") or draw(LEVELS)
+    omega = rule == "omega"
+    window = draw(WINDOWS) if omega else 1
+    own = OF_OMEGA if omega else {}
     request: dict[str, Any] = {
         "rule": rule,
         "level": level,
-        "tokens": draw(st.sampled_from([1, 2, 5, 8])),
-        "d_in": draw(st.sampled_from([2, 4])),
-        "d_out": draw(st.sampled_from([2, 3, 5])),
-        "heads": draw(st.sampled_from([1, 2])),
         "window": window,
-        "span": draw(st.sampled_from([1, 2, 3, 20])),
-        "seed": draw(st.integers(0, 10_000)),
-        "history": draw(st.sampled_from([0, window - 1])),
-        "pulse": draw(st.sampled_from([1, 3])),
-        "reset": draw(st.sampled_from([0, 4])),
-        "per_dimension_gates": draw(st.booleans()),
-        "window_gate": rule == "omega" and level == "projected" and draw(st.booleans()),
+        "history": (window - 1) * draw(FLAG),
         "cotangent": True,
-        "convention": draw(conventions(rule, newton_schulz=newton_schulz)),
+        **{name: draw(each) for name, each in (SIZES | own | drawn).items() if name not in fixed},
     }
-    if rule == "omega":
-        request["feature_map"] = draw(st.sampled_from(FEATURE_MAPS))
-        request["features"] = draw(st.sampled_from([None, 3]))
-        if level == "token":
-            request["window_weights"] = draw(st.sampled_from(WINDOW_WEIGHTS))
+    if omega and level == "projected":
+        request["window_gate"] = draw(FLAG)
+    elif omega:
+        request["window_weights"] = draw(WEIGHTS)
     try:
         return new(Request(**(request | fixed)))
     except CaseError:
@@ -149,17 +177,22 @@ def cases(
 
 
 #: What a form needs of a convention, beyond what is drawn.
-NEEDS: dict[str, dict[str, list[Any]]] = {
-    "chunkwise": {"reference": ["chunk_start", "call_start", "zero"]},
-    "atlas_parallel": {"reference": ["chunk_start", "call_start", "zero"]},
-    "exact": {"reference": ["running"], "newton_schulz": ["none"]},
+NEEDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "chunkwise": {"reference": st.sampled_from(["chunk_start", "call_start", "zero"])},
+    "atlas_parallel": {"reference": st.sampled_from(["chunk_start", "call_start", "zero"])},
+    "exact": {
+        "reference": st.sampled_from(["running"]),
+        "newton_schulz": st.sampled_from(["none"]),
+    },
     "scan": {
-        "reference": ["running"],
-        "newton_schulz": ["none"],
-        "order": ["window_then_momentum"],
+        "reference": st.sampled_from(["running"]),
+        "newton_schulz": st.sampled_from(["none"]),
+        "order": st.sampled_from(["window_then_momentum"]),
     },
     "kernel": {},
 }
+
+EXTREMES = st.integers(0, 3)
 
 
 @st.composite
@@ -167,15 +200,15 @@ def form_cases(
     draw: st.DrawFn, form: str, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any
 ) -> Case:
     """A case that a form computes, with some gates at exactly 0 and 1."""
-    rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
+    rule = rule or draw(RULES)
     convention = draw(conventions(rule, newton_schulz=newton_schulz))
     for axis, values in NEEDS[form].items():
         if axis != "newton_schulz" or rule == "omega":
-            convention = convention | {axis: draw(st.sampled_from(values))}
-    case = draw(cases(rule, newton_schulz=newton_schulz, convention=convention, **fixed))
+            convention = convention | {axis: draw(values)}
+    case = _case(draw, rule, {}, {"convention": convention, **fixed})
     if refusal(rule, case.convention, form) is not None:
         return draw(st.nothing())
-    return with_extreme_gates(case, draw(st.integers(0, 3)))
+    return with_extreme_gates(case, draw(EXTREMES))
 
 
 def with_extreme_gates(case: Case, seed: int) -> Case:

@@ -12,18 +12,16 @@ where each worker hands its part to the one that started it.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import coverage
-import hypothesis
 import pytest
 
 from docs.clauses import cases, planted, record
 from docs.clauses.record import Mutant, Ran, Record
-from tests.support.parameters import few, function_of
+from tests.support.parameters import few, fewer_examples, function_of
 
 WORKER = "trace"
 #: Parameters of one test function that run, where its marks are the same for all of them.
@@ -91,21 +89,8 @@ class Recorder:
         return {"tests": tests, "vectors": vectors}
 
 
-def fewer_examples() -> None:
-    """Cap the examples of every property whose module is imported from here on."""
-    original = hypothesis.settings.__init__
-
-    @functools.wraps(original)
-    def capped(self: Any, *args: Any, **settings: Any) -> None:
-        if "max_examples" in settings:
-            settings["max_examples"] = min(settings["max_examples"], EXAMPLES)
-        original(self, *args, **settings)
-
-    hypothesis.settings.__init__ = capped  # type: ignore[method-assign]
-
-
 def pytest_configure(config: Any) -> None:
-    fewer_examples()
+    fewer_examples(EXAMPLES)
     config.trace_parts = []
     # what is changed while the tests run did not run
     config.trace_sources = record.sources(config.rootpath)

@@ -17,6 +17,7 @@ def installed():
         pytest.skip(f"{chunks.PACKAGE} {SAID['version']} is not installed")
 
 
+@pytest.mark.slow  # every pair of calls, of which the last test of this file asks three
 def test_the_page_holds_what_is_found():
     """But for the power of ten of what is rounding."""
     installed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from tests.support import deep_cases
+from tests.support.remembered import remembered
+
+__all__ = ["remembered"]
 
 #: A program that adds in another order than the library.
 OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
@@ -104,6 +108,12 @@ AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
 EVERY = [(axis, value) for axis, (_, _, values) in AXES.items() for value in values]
 
 
+@functools.cache
+def asked(request: str) -> Any:
+    """The case of a request, one for all tests, whose searches share results."""
+    return deep_cases.made(**json.loads(request))
+
+
 def changed(header: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """A header with another value of a setting."""
     fields: dict[str, Any] = json.loads(json.dumps(header))
@@ -152,7 +162,7 @@ def _same(found: Any, value: Any) -> bool:
 @pytest.mark.parametrize(("axis", "value"), EVERY, ids=str)
 def test_the_axis_on_which_a_program_parts_is_named(axis: str, value: Any) -> None:
     request, name, _ = AXES[axis]
-    case = deep_cases.made(**request)
+    case = asked(json.dumps(request))
     mine = {key: x for key, x in under(case, name, value).items() if result(key)}
     own = evaluate(case, dtype="float32", grad=True).tensors
     if (name, value) != ("parameters.fast", "matrices"):  # a state of fewer tensors
@@ -177,7 +187,7 @@ def test_the_axis_on_which_a_program_parts_is_named(axis: str, value: Any) -> No
 def test_tensors_and_precisions_that_a_program_exchanges_are_named(
     mistake: str, words: str
 ) -> None:
-    case = deep_cases.made(**{**POLYNOMIAL, "dtype": "float64"})
+    case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
     (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
     results = reading.run(case, converted(case, "float64"), OTHER, chosen=[each])
     mine = {name: np.asarray(x) for name, x in results.items() if result(name)}

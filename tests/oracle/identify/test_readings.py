@@ -22,7 +22,10 @@ from atlas_ref.oracle.judge import ensemble
 from atlas_ref.parts.memory_functions import MemoryFunction
 from tests.support import deep_cases
 from tests.support.close import FINITE_DIFFERENCE, assert_close
+from tests.support.remembered import remembered
 from tests.truth import deep_memory_loops as loops
+
+__all__ = ["remembered"]
 
 #: A program that adds in another order than the library.
 OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
