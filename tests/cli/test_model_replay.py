@@ -85,6 +85,22 @@ def test_another_file_is_refused_in_one_line(
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.clause("MODULES-4", "MODULES-16")
+@pytest.mark.parametrize("name", ["modules/embed/in/ids", "modules/loss/in/targets"])
+@pytest.mark.parametrize("id_", [11, -100])
+def test_ids_that_have_no_row_are_refused(
+    cli: Any, recording: Any, tmp_path: Path, name: str, id_: int
+) -> None:
+    """An id of -100, which PyTorch leaves out of a loss, is no row counted from the end."""
+    _, header, tensors = recording
+    ids = np.array(tensors["modules/embed/in/ids"])
+    ids[1, 2] = id_
+    path = written(tmp_path / "ids.safetensors", header, {**tensors, name: ids})
+    ran = cli("model", "replay", path, "--no-nearest")
+    assert ran.code == 2
+    assert ran.err == f"atlas-ref: {path}: {name}: ids must lie in 0 to 10, found {id_} at (1, 2)\n"
+
+
 @pytest.mark.clause("MODULES-15", "MODULES-17")
 def test_the_readings_of_a_whole_are_named(cli: Any, tmp_path: Path) -> None:
     header = header_of("attention")
