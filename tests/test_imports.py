@@ -47,6 +47,7 @@ LAYERS = (
     ),
     ("atlas_ref.blocks",),
     ("atlas_ref.models",),
+    ("atlas_ref.train",),
     ("atlas_ref.oracle",),
     ("atlas_ref.certify",),
     ("atlas_ref.vectors",),

@@ -166,9 +166,7 @@ def void_by(best: Node, same: Sequence[Node]) -> dict[str, str]:
 
     They differ from the match, or in its place from the case.
     """
-    single = [
-        each for node in same for each in (apart(best, node), node.changes) if len(each) == 1
-    ]
+    single = [each for node in same for each in (apart(best, node), node.changes) if len(each) == 1]
     return {
         f"{axis}={value}": "the same function on every case of this shape"
         for each in single
