@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref.blocks import BLOCKS, module_of
@@ -73,7 +74,10 @@ def told(tensors: Mapping[str, Any], given: Mapping[str, Any]) -> Told:
         raise ValueError("block_type: the tensors are those of memories alone, which have no block")
     for name, value in given.items():
         if name in of_shapes and not _agrees(name, value, of_shapes):
-            raise ValueError(f"{name}: {shown(value)}, but the tensors have {of_shapes[name]!r}")
+            by = _teller(name, tensors)
+            raise ValueError(
+                f"{name}: {shown(value)}, but the tensors have {shown(of_shapes[name])}{by}"
+            )
     for name, needs in (("omega_window", "use_omega_gate"), ("poly_degree", "poly_mode")):
         if of_shapes.get(needs) in (True, "tensor") and name not in given:
             raise ValueError(
@@ -88,11 +92,44 @@ def told(tensors: Mapping[str, Any], given: Mapping[str, Any]) -> Told:
         raise ValueError(first_problem(error)) from None
     if settings.poly_mode == "tensor" and "poly_mode" not in of_shapes:
         raise ValueError("poly_mode: tensor, but the tensors have no phi.proj")
+    if "rotary_base" in given:
+        _check_base(settings, tensors)
     by = {
         name: "shapes" if name in of_shapes else "given" if name in given else "default"
         for name in (*_ALL, *_OF_BLOCK.get(kind, ()))
     }
     return Told(settings, alone, by)
+
+
+#: Ends of the names of the tensors of the first layer whose shapes tell a setting.
+_TELLERS = {
+    "heads": ("to_lr.0.bias",),
+    "dim_head": ("to_q.weight",),
+    "qkv_conv_kernel": ("q_conv.weight",),
+    "ff_mult": ("ff.1.bias", "ff_pre.1.bias"),
+    "num_persist_mem_tokens": ("persist_mem",),
+}
+
+
+def _teller(name: str, tensors: Mapping[str, Any]) -> str:
+    """Where a setting was read: its tensor may be the one that is misshapen."""
+    ends = _TELLERS.get(name, ())
+    own = ["embed.weight"] if name in ("vocab", "dim") else []
+    own += [each for each in tensors if each.startswith("layers.0.") and each.endswith(ends)]
+    return f", by {own[0]} {tuple(tensors[own[0]].shape)}" if own else ""
+
+
+def _check_base(settings: Settings, tensors: Mapping[str, Any]) -> None:
+    """Refuse a stated base of other frequencies than the tensors hold, which are those in force."""
+    for name, own in tensors.items():
+        d = 2 * int(np.size(own))
+        if name.endswith("rotary_emb.freqs") and d:
+            want = settings.rotary_base ** (-np.arange(0, d, 2) / d)
+            if not np.allclose(own.reshape(-1), want, rtol=1e-4, atol=0.0):
+                raise ValueError(
+                    f"rotary_base: {shown(settings.rotary_base)}, but {name} has frequencies of "
+                    "another base"
+                )
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:

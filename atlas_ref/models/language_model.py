@@ -99,8 +99,14 @@ def configured(
     vocabulary: int,
     tied: bool = False,
 ) -> Config:
-    """The model of a convention around blocks (LAYERS-3)."""
+    """The model of a convention around blocks (LAYERS-3).
+
+    Raises:
+        ValueError: no block.
+    """
     c, blocks = convention, tuple(blocks)
+    if not blocks:
+        raise ValueError("blocks: none, expected at least one")
     d_model = blocks[0].d_model
     return Config(
         vocabulary=vocabulary,
@@ -172,8 +178,10 @@ def apply(
     ids = _check(config, params, state, ids)
     keep_freed_pages()
     x, states = embedded(config, params, ids), []
-    for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
-        after, x = module_of(block).apply(block, own, before, x, reset=reset)
+    parts = zip(config.blocks, params.blocks, state.blocks, strict=True)
+    for i, (block, own, before) in enumerate(parts):
+        with checks.within(f"blocks.{i}"):
+            after, x = module_of(block).apply(block, own, before, x, reset=reset)
         states.append(after)
     return State.trusted(blocks=tuple(states)), headed(config, params, x)
 
