@@ -174,8 +174,7 @@ def apply(
     Raises:
         ValueError: arguments that contradict the settings.
     """
-    checks.check_call(__name__, config, (Config, Params, State), params, state)
-    ids = _check(config, params, state, ids)
+    ids = check(config, params, state, ids)
     keep_freed_pages()
     x, states = embedded(config, params, ids), []
     parts = zip(config.blocks, params.blocks, state.blocks, strict=True)
@@ -277,8 +276,13 @@ def check_ids(name: str, ids: Any, vocabulary: int) -> np.ndarray[Any, Any]:
     return array
 
 
-def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray[Any, Any]:
-    """Refuse arguments that contradict the settings (NORM-2)."""
+def check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray[Any, Any]:
+    """Token ids on the host, where the arguments of a call outside of its blocks agree (NORM-2).
+
+    Raises:
+        ValueError: what contradicts the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
     array = check_ids("ids", ids, config.vocabulary)
     if array.shape[1] == 0:
         raise ValueError(f"ids: shape {array.shape}, at least one token is needed")
