@@ -119,17 +119,27 @@ def _teller(name: str, tensors: Mapping[str, Any]) -> str:
     return f", by {own[0]} {tuple(tensors[own[0]].shape)}" if own else ""
 
 
+#: Relative difference of frequencies that were rounded to bfloat16 on their way, as `model.bfloat16()`
+#: and `model.float()` leave them.
+_ROUNDED = 2.0**-8
+
+
 def _check_base(settings: Settings, tensors: Mapping[str, Any]) -> None:
-    """Refuse a stated base of other frequencies than the tensors hold, which are those in force."""
+    """Refuse a stated base of other frequencies than the tensors hold, which are those in force.
+
+    Another shape or dtype, and what is not finite, is found by name afterwards.
+    """
+    d = settings.dim_head or settings.dim
+    want = settings.rotary_base ** (-np.arange(0, d, 2) / d)
     for name, own in tensors.items():
-        d = 2 * int(np.size(own))
-        if name.endswith("rotary_emb.freqs") and d:
-            want = settings.rotary_base ** (-np.arange(0, d, 2) / d)
-            if not np.allclose(own.reshape(-1), want, rtol=1e-4, atol=0.0):
-                raise ValueError(
-                    f"rotary_base: {shown(settings.rotary_base)}, but {name} has frequencies of "
-                    "another base"
-                )
+        if not name.endswith("rotary_emb.freqs") or own.shape != want.shape:
+            continue
+        whole = own.dtype in (np.float32, np.float64) and np.isfinite(own).all()
+        if whole and not np.allclose(own, want, rtol=_ROUNDED, atol=0.0):
+            raise ValueError(
+                f"rotary_base: {shown(settings.rotary_base)}, but {name} has frequencies of "
+                "another base"
+            )
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,10 +176,14 @@ def _is_alone(tensors: Mapping[str, Any]) -> bool:
         return False
     if "layers.0.pre_norm.weight" in tensors:
         return True
-    raise ValueError(
-        "layers.0.memory.pre_norm.weight: missing; this is no state_dict of a language model of "
-        "atlas-rnn"
-    )
+    first = "layers.0.memory.pre_norm.weight"
+    for name in tensors:
+        if name.endswith(f".{first}"):
+            prefix = name.removesuffix(first)
+            raise ValueError(
+                f"{first}: missing, but {name} is there; names must not begin with {prefix}"
+            )
+    raise ValueError(f"{first}: missing; this is no state_dict of a language model of atlas-rnn")
 
 
 def _of_shapes(tensors: Mapping[str, Any], alone: bool) -> dict[str, Any]:
