@@ -18,11 +18,12 @@ from atlas_ref.conventions import Convention
 from atlas_ref.layers import attention, feed_forward, memory
 from atlas_ref.layers import convention as readings
 from atlas_ref.layers.convention import LayerConvention
-from atlas_ref.messages import first_problem, meant
+from atlas_ref.messages import first_problem, meant, shown
 from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model, shapes
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.models.public.names import Table
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.inputs import WIDEST
 from atlas_ref.oracle.modules.memories import Combined, Memory, levels_of
 from atlas_ref.oracle.modules.memories import parse as parse_levels
 from atlas_ref.parts.window import Ones
@@ -38,6 +39,9 @@ KEYS = (
 
 #: Settings of the rule Omega, which each of several levels has for itself.
 OF_LEVEL = ("omega_window", "poly_degree", "poly_mode")
+
+#: The most blocks of a model.
+DEEPEST = 1000
 
 #: The first level in the path of a parameter.
 LEVEL = ".levels[0]"
@@ -108,8 +112,11 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
     calls = header.get("calls", [])
     if not isinstance(calls, list) or not all(type(n) is int and n > 0 for n in calls):
         raise CaseError(f"{name}: calls: {calls!r}, expected lengths of at least 1 token")
+    own = header.get("settings", {})
+    if not isinstance(own, Mapping):
+        raise CaseError(f"{name}: settings: an object is needed, found {shown(own)}")
     try:
-        settings = Settings(**header.get("settings", {}))
+        settings = Settings(**own)
         convention = readings.resolve(header.get("convention", "causal"))
         rule = conventions.resolve(header.get("rule", RULE), rule="omega", level="token")
     except ValidationError as error:
@@ -128,7 +135,23 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
     for key, value in (("tied", tied), ("detached", detached)):
         if not isinstance(value, bool):
             raise CaseError(f"{name}: {key}: true or false is needed, found {value!r}")
-    return Recipe(kind, settings, convention, rule, tuple(calls), tied, levels, combined, detached)
+    recipe = Recipe(
+        kind, settings, convention, rule, tuple(calls), tied, levels, combined, detached
+    )
+    _check_sizes(recipe, name)
+    return recipe
+
+
+def _check_sizes(recipe: Recipe, name: str) -> None:
+    """Refuse sizes that no tensor bounds and that take too long, before any work."""
+    if (recipe.settings.depth or 1) > DEEPEST:
+        raise CaseError(
+            f"{name}: settings: depth: must be at most {DEEPEST}, found {recipe.settings.depth}"
+        )
+    for i, each in enumerate(recipe.memories):
+        if each.window > WIDEST:
+            place = f"levels[{i}]: window" if recipe.levels else "settings: omega_window"
+            raise CaseError(f"{name}: {place}: must be at most {WIDEST}, found {each.window}")
 
 
 def _levels(header: Mapping[str, Any], name: str) -> tuple[tuple[Memory, ...], Combined]:

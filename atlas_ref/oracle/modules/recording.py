@@ -14,6 +14,7 @@ import numpy as np
 from atlas_ref.messages import meant
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.inputs import LARGEST
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
@@ -151,6 +152,11 @@ def _check(recording: Recording) -> None:
         _check_one(graph, key, array, name, tensor, sizes)
         if array.dtype.kind in "iu":
             raise CaseError(f"{name}: {tensor}: whole numbers have no gradient")
+    count = {axis: sizes.get(axis, (1, "")) for axis in "BT"}
+    for size, tensor in count.values():
+        if size == 0:
+            raise CaseError(f"{name}: {tensor}: no entry, at least one token is needed")
+    _check_size(recording, count["B"][0], count["T"][0])
     tokens = sizes.get("T", (sum(recording.recipe.calls), ""))[0]
     if recording.recipe.calls and sum(recording.recipe.calls) != tokens:
         raise CaseError(
@@ -159,6 +165,18 @@ def _check(recording: Recording) -> None:
         )
     if not recording.values:
         raise CaseError(f"{name}: no {MODULE}NAME/... tensor, so there is nothing to judge")
+
+
+def _check_size(recording: Recording, rows: int, tokens: int) -> None:
+    """Refuse windows that no machine holds, before any work (CASE-2)."""
+    s = recording.recipe.settings
+    for each in recording.recipe.memories:
+        most = rows * s.heads * each.window * max(tokens, s.d_head)
+        if each.window > 1 and most > LARGEST:
+            raise CaseError(
+                f"{recording.name}: a window of {each.window} needs an array of {most} numbers, at "
+                f"most {LARGEST} are evaluated"
+            )
 
 
 def _check_ids(where: str, ids: Array, rows: int) -> None:

@@ -239,6 +239,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"levels": [{"rule": "delta", "window": 2}]},
         r"levels\[0\]: window: rule delta has none",
     ),
+    "window too wide": (
+        {"levels": [{"rule": "delta"}, {"rule": "omega", "window": 1_000_001}]},
+        r"levels\[1\]: window: must be at most 1000000, found 1000001",
+    ),
     "learned weights by token": (
         {"levels": [{"rule": "omega", "window_weights": {"kind": "gate"}}]},
         r"levels\[0\]: window_weights: kind gate has no module to record",

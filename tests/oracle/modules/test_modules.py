@@ -372,6 +372,9 @@ def test_bad_recordings_are_refused_by_name(tmp_path: Path) -> None:
     none = {key: each for key, each in tensors.items() if key.startswith("in/param")}
     with pytest.raises(CaseError, match="nothing to judge"):
         make_recording(header, none)
+    for empty in (x[:, :0], x[:0]):
+        with pytest.raises(CaseError, match="modules/layer/in/x: no entry, at least one token"):
+            make_recording(header, {**none, "modules/layer/in/x": empty})
     file = tmp_path / "mine.safetensors"
     safetensors.numpy.save_file(tensors, file, metadata={"atlas_ref": json.dumps(header)})
     assert wrong(judge(load_recording(file))) == []
@@ -379,6 +382,28 @@ def test_bad_recordings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CaseError, match="no JSON object"):
         load_recording(file)
     assert issubclass(CaseError, atlas_ref.CaseError)
+
+
+@pytest.mark.clause("MODULES-2")
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ([], r"settings: an object is needed, found \[\]"),
+        ({"depth": 10**9}, "settings: depth: must be at most 1000, found 1000000000"),
+        ({"omega_window": 10**9}, "settings: omega_window: must be at most 1000000, found 10"),
+        ({"omega_window": 999_999, "heads": 80}, "a window of 999999 needs an array of 319"),
+    ],
+)
+def test_sizes_that_no_tensor_bounds_are_refused_before_any_work(settings: Any, says: str) -> None:
+    header = {"schema": 1, "recording": "modules", "layer": "memory"}
+    sizes = {"dim": 4, "dim_head": 4, "heads": 1, "qkv_conv_kernel": None}
+    tensors: Any = {"modules/layer/in/x": np.zeros((1, 2, 4))}
+    if settings and "heads" in settings:
+        whole = {**header, "settings": sizes | {"heads": 80}}
+        tensors = drawn(whole) | tensors
+    own = sizes | settings if isinstance(settings, dict) else settings
+    with pytest.raises(CaseError, match=says):
+        make_recording({**header, "settings": own}, tensors)
 
 
 def test_ancestry_is_what_a_value_is_computed_from() -> None:
