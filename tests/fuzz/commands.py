@@ -181,6 +181,10 @@ GOOD: dict[str, Draw] = {
     "probe capacity pairs": _word("1", "2,3", "4"),
     "probe capacity period": _word("1", "2", "pairs"),
     "probe capacity keys": _word("unit", "free"),
+    "probe capacity step_size": _word("0.5", "1"),
+    "probe capacity momentum": _word("0", "0.5"),
+    "probe capacity retain": _word("0.9", "1"),
+    "probe capacity feature_map": _word("identity", "polynomial"),
     "probe capacity out": _out(".png", ".svg"),
     "probe capacity parameter": _word("window=2", "window=pairs", "chunk=2", "memory.kind=mlp"),
     "config": _text("settings"),
@@ -253,6 +257,7 @@ ALWAYS = {
     "identify": ("depth",),
     "check": ("timeout",),
     "trace-spec": ("root",),
+    "probe capacity": ("pairs",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
