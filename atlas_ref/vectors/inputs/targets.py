@@ -317,6 +317,10 @@ DEEP = (
             "adaptive": True,
         },
         {},
+        "tall",
+        "wide",
+        "gradient-resumed",
+        "gradient-packed",
         window_gate=True,
     ),
     _deep(

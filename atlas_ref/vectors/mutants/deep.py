@@ -79,9 +79,10 @@ def graded(case: Case) -> bool:
 def words(name: str) -> str:
     """A mutant in words, for a reader; "" for one of another rule."""
     for subject in SUBJECTS.values():
-        if subject.own is not None and subject.own.searched is not None:
-            if found := subject.own.searched.named.get(name.removeprefix(AHEAD)):
-                return found if name.startswith(AHEAD) else ""
+        searched = None if subject.own is None else subject.own.searched
+        bare = name.removeprefix(AHEAD)
+        if searched is not None and name != bare and bare in searched.named:
+            return searched.named[bare]
     return f"{name} in place of the case's" if name.startswith("parameters.") else ""
 
 

@@ -21,7 +21,15 @@ from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.subjects import SUBJECTS, memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import split
-from atlas_ref.vectors.mutants import backward, boundaries, chunked, deep, forward, matrices, tensors
+from atlas_ref.vectors.mutants import (
+    backward,
+    boundaries,
+    chunked,
+    deep,
+    forward,
+    matrices,
+    tensors,
+)
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, seen
 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.

@@ -212,9 +212,7 @@ def _fewest(
     return chosen(pool), missing(pool)
 
 
-def _each(
-    run: Tasks, place: int, seeds: int, *, long: bool
-) -> tuple[list[Candidate], list[Goal]]:
+def _each(run: Tasks, place: int, seeds: int, *, long: bool) -> tuple[list[Candidate], list[Goal]]:
     """A draw of each long topic, the first that kills most, and mutants that none of them kills."""
     picks: list[Candidate] = []
     drawn_goals: set[Goal] = set()
