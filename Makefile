@@ -54,7 +54,7 @@ slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
 
 # What computes, tested where the backend can be chosen.
-COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels tests/layers \
+COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels tests/layers tests/optim \
 	tests/engine/group tests/engine/masked tests/engine/compiled tests/engine/test_recompute.py tests/reductions tests/errata \
 	$(wildcard tests/test_conventions*.py tests/oracle/identify/test_equivalence*.py) \
 	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \

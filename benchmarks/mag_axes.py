@@ -54,6 +54,8 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "resets": ("memory_reset", "momentum_reset"),
 }
 CALLS = {"causal": "continued", "atlas-mag": "documents"}
+#: Rows in which no memory is written: what the step does, and what leaks without it.
+WITHOUT = ("no step", "all, no step")
 
 
 class Cost(NamedTuple):
@@ -86,14 +88,20 @@ def values(preset: str) -> dict[str, Any]:
 def differences() -> dict[str, tuple[str, ...]]:
     """Axes by the words of a row: each by itself, then those that go together, then all."""
     axes = tuple(values("causal"))
-    return {name: (name,) for name in axes} | TOGETHER | {"all": axes}
+    every = {name: (name,) for name in axes} | TOGETHER | {"all": axes}
+    return every | dict(zip(WITHOUT, ((), axes), strict=True))
 
 
-def config_of(axes: tuple[str, ...]) -> language_model.Config:
-    """The causal model with the values of public code on some axes."""
+def config_of(axes: tuple[str, ...], *, step: bool = True) -> language_model.Config:
+    """The causal model with the values of public code on some axes.
+
+    Args:
+        step: whether memories are written.
+    """
     own = values("causal") | {name: values("atlas-mag")[name] for name in axes}
     if own["newton_schulz"] != "none":
         own["newton_schulz"] = {**own["newton_schulz"], "steps": SETTINGS.ttl_ns_iters}
+    own |= {} if step else {"phase": "off"}
     return atlas_mag.model(SETTINGS, "causal", **own)
 
 
@@ -190,7 +198,10 @@ def _cosine(base: Measured, own: Measured, names: list[str]) -> float:
 def costs() -> dict[str, Cost]:
     """Every row of the table."""
     base = measured(config_of(()))
-    return {words: cost(base, measured(config_of(axes))) for words, axes in differences().items()}
+    return {
+        words: cost(base, measured(config_of(axes, step=words not in WITHOUT)))
+        for words, axes in differences().items()
+    }
 
 
 # -- the table -------------------------------------------------------------------------------------

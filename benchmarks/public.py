@@ -30,6 +30,8 @@ HOW = {
     "atlas_pytorch": "atlas_pytorch is not installed: clone engineerA314/atlas-rnn from GitHub and name the "
     "clone in PYTHONPATH"
     " (do not install it: its package calls itself titans-pytorch)",
+    "src": "Atlas-MAG is not there: clone toddwbucy/Atlas-MAG_OmegaRule from GitHub and name the clone "
+    "in PYTHONPATH",
 }
 
 
@@ -307,4 +309,5 @@ CALLS: dict[str, Callable[..., Any]] = {
     "titans-pytorch": _titans,
     "plain transformer": _transformer("plain_transformer"),
     "atlas-rnn MAG": _transformer("atlas_rnn_mag"),
+    "Atlas-MAG": _transformer("atlas_mag"),
 }

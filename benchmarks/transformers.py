@@ -5,6 +5,7 @@ Runs in a process of its own (`benchmarks.process`).
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from benchmarks.public import module
@@ -92,3 +93,23 @@ def atlas_rnn_mag(
         omega_window=1,
     )
     return Step(lambda ids: model(ids, return_loss=True), model.parameters(), arrays["ids"])
+
+
+def atlas_mag(
+    arrays: Any, _: Any, *, d: int, heads: int, depth: int, symbols: int, window: int
+) -> Any:
+    """The model of Atlas-MAG in training: compression of rank 0, 5 steps of Newton-Schulz."""
+    torch, skeleton = module("torch"), module("src.model.skeleton")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    logging.getLogger("src.model.skeleton").setLevel(logging.ERROR)
+    model = skeleton.AtlasMAGSkeleton(vocab_size=symbols, dim=d, n_layers=depth, n_heads=heads)
+    for block in model.blocks:
+        block.attn_window_size = window
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    def loss(ids: Any) -> Any:
+        logits = model(ids[:, :-1])
+        return cross_entropy(logits.reshape(-1, symbols), ids[:, 1:].reshape(-1))
+
+    return Step(loss, model.parameters(), arrays["ids"])

@@ -1,6 +1,6 @@
 """Direction of imports, from tape to the command line, without a cycle.
 
-Tape, storage, parts, engine, rules, forms, levels and oracle, certify, vectors, command line.
+Tape, storage, parts, optimisers, engine, rules, forms, levels and oracle, certify, vectors, command line.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LAYERS = (
     ("tape",),
     ("atlas_ref.backend", "atlas_ref.types", "atlas_ref.messages", "atlas_ref.storage"),
     ("atlas_ref.parts",),
+    ("atlas_ref.optim",),
     ("atlas_ref.engine",),
     ("atlas_ref.conventions",),
     ("atlas_ref.rules",),
@@ -46,6 +47,7 @@ LAYERS = (
     ),
     ("atlas_ref.blocks",),
     ("atlas_ref.models",),
+    ("atlas_ref.train",),
     ("atlas_ref.oracle",),
     ("atlas_ref.certify",),
     ("atlas_ref.vectors",),

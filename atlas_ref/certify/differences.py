@@ -136,7 +136,8 @@ def _pairing(case: Case, arrays: Mapping[str, Array], moved: Mapping[str, Array]
     """The sum of results times their cotangents, from values alone."""
     balls = evaluate(case.header, case.convention, arrays, bits=bits, moved=moved)
     total = arb(0)
-    weighed = WEIGHED | {f"out/{name[3:]}".replace("_bar", "", 1): name for name in arrays}
+    bars = [name for name in arrays if "_bar" in name]
+    weighed = WEIGHED | {f"out/{name[3:]}".replace("_bar", "", 1): name for name in bars}
     for out, bar in weighed.items():
         if out in balls and bar in arrays:
             total += sum(

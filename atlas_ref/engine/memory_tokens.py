@@ -69,12 +69,13 @@ def run(
     """
     own = _Memory(settings, [np.array(each) for each in W], np.array(gain)[:, None], S)
     rows = [np.ascontiguousarray(x.swapaxes(0, 1)[:, :, None]) for x in tokens[:3]]
-    rates = [None if x is None else np.ascontiguousarray(x.T) for x in tokens[3:]]
+    weights = np.ascontiguousarray(tokens.weights.T)[:, :, None, None]
+    rates = [None if x is None else np.ascontiguousarray(x.T)[:, :, None, None] for x in tokens[4:]]
     reads = np.empty((*rows[2].shape[:3], W[-1].shape[1]), rows[2].dtype)
     for t, (key, value, query) in enumerate(zip(*rows, strict=True)):
         if not settings.after:
             reads[t] = own.value(query)
-        own.write(key, value, *(None if x is None else x[t, :, None, None] for x in rates))
+        own.write(key, value, weights[t], *(None if x is None else x[t] for x in rates))
         if settings.after:
             reads[t] = own.value(query)
     return reads[:, :, 0].swapaxes(0, 1), own.fast(own.W), own.fast(own.S)

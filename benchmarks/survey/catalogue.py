@@ -36,10 +36,20 @@ MODULES = {
 
 #: Packages that were looked at, and why nothing of them is asked.
 OTHERS = {
-    "fla-core, ops/titans": "a LayerNorm stands in its loss, which no rule here has; see the lost bracket below",
+    "fla-core, ops/titans": (
+        "a LayerNorm with a bias stands in its loss, which no rule here has; see the lost bracket "
+        "below"
+    ),
+    "fla-core, ops/ttt": (
+        "one matrix with a bias that learns, under a LayerNorm with a bias; two faults are below"
+    ),
+    "titans-pytorch, memory_models": (
+        "its other memories - gated residual, factorised, SwiGLU with residual, attention - are "
+        "functions that no clause here has; the write around them is that of its MemoryMLP"
+    ),
     "nested-learning 0.2.0": (
-        "its Titans memory is a deep network under a LayerNorm, with one write per call: no rule "
-        "here"
+        "its Titans memory is a deep network under a LayerNorm, with one write per call; it is not "
+        "among the packages of the extra bench"
     ),
     "titans-trainer 0.1.1": (
         "its memory reproduces its own input, one step per chunk, without keys and values: no "

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atlas_ref.oracle.identify.stated import setting
+from benchmarks.survey import deep_page
 
 Data = Mapping[str, Any]
 
@@ -107,9 +108,11 @@ CHUNKS_TITLE = "## A second call of titans-pytorch\n"
 
 CHUNKS = """
 `NeuralMemory` of titans-pytorch {version} returns a state that holds the tokens of an unfinished chunk. Here its chunk is {chunk}, its
-memory linear, and a sequence is cut into two calls, each of 1 to {longest} tokens: {pairs} pairs, in float64. `same`: the second call
-returns what one call of all tokens returns, to 1e-12. `raises`: it raises RuntimeError, sizes of two tensors disagree.
-`apart`: it returns something else without a word, and by how much ([`chunks.py`](../benchmarks/survey/chunks.py)).
+memory one matrix or an MLP of two, with a norm and its argument added, and a sequence is cut into two calls, each of 1 to {longest}
+tokens: {pairs} pairs, in float64. `same`: the second call returns what one call of all tokens returns, to 1e-12. `raises`: it raises
+RuntimeError, sizes of two tensors disagree. `apart`: it returns something else without a word, and by how much. `ours`: our layer of
+the same parameters ([NEURAL-10](neural_memory.md)), cut the same way, against the package's one call, the largest of all pairs: what a
+second call should return ([`chunks.py`](../benchmarks/survey/chunks.py)).
 """
 
 CONVENTION_HEAD = ("implementation", "rule", "convention", "verdict", "stated reading")
@@ -142,6 +145,7 @@ RNN_HEAD = (
     "reading of ours",
 )
 CHUNK_HEAD = (
+    "memory",
     "weights renewed",
     "same",
     "second call of one token",
@@ -151,6 +155,7 @@ CHUNK_HEAD = (
     "apart",
     "as at",
     "by",
+    "ours",
 )
 OTHER_HEAD = ("package", "why nothing of it is asked")
 
@@ -175,6 +180,7 @@ def page(data: Data) -> str:
         ),
         OTHERS,
         _table(OTHER_HEAD, list(data["others"].items())),
+        *deep_page.parts(data["deep"], data["deep_faults"], _table),
         BRACKET_TITLE + _bracket(data),
         *_rnn(data["rnn"]),
         CHUNKS_TITLE + _chunks(data["chunks"]),
@@ -290,7 +296,9 @@ def _chunks(data: Data) -> str:
             "{} and {} tokens".format(*row[f"first {name}"]) for name in ("raised", "apart")
         )
         counts = (str(row["raised"]), raised, str(row["apart"]), apart)
-        lines.append((row["batch"], str(row["same"]), *exact, *counts, " to ".join(row["between"])))
+        between = " to ".join(row["between"])
+        start = (row["memory"], row["batch"], str(row["same"]))
+        lines.append((*start, *exact, *counts, between, f"below {row['ours']}"))
     words = CHUNKS.format(**data)
     return words + "\n" + _table(CHUNK_HEAD, lines)
 

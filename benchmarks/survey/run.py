@@ -17,7 +17,7 @@ from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report.failures import clause
 from atlas_ref.oracle.sources.sources import respond
-from benchmarks.survey import bracket, chunks, identity, rnn_faults
+from benchmarks.survey import bracket, chunks, deep, deep_faults, identity, rnn_faults
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked
 
@@ -87,8 +87,10 @@ def survey(
             "sha256": cases.digest,
         }
     }
+    tell("memories of several layers")
+    beside = {"deep": deep.found(), "deep_faults": deep_faults.found()}
     tell("layers of atlas-rnn, calls of titans-pytorch")
-    beside = {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
+    beside |= {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
     return data | {"implementations": rows, "others": dict(OTHERS), **beside}
 
 

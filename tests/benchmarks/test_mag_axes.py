@@ -39,6 +39,17 @@ def test_only_the_read_reaches_earlier_tokens_and_only_the_coupling_other_rows(
     assert min(found[name].rows for name in rows) > 1e-4
 
 
+def test_the_step_is_what_leaks_and_what_it_costs_is_measured(
+    found: dict[str, mag_axes.Cost],
+) -> None:
+    """Without it neither reading reaches earlier tokens or other rows."""
+    for name in mag_axes.WITHOUT:
+        assert (found[name].earlier, found[name].rows) == (0.0, 0.0)
+    assert found["no step"].logits > 1e-2
+    assert abs(found["all"].loss - found["all, no step"].loss) > 1e-4
+    assert found["all"].earlier > 1e-4
+
+
 def test_gradients_that_go_straight_through_change_no_value_and_another_memory_does(
     found: dict[str, mag_axes.Cost],
 ) -> None:

@@ -109,6 +109,10 @@ PARAMETERS = {
         parameters={"memory": {"kind": "linear", "depth": 3}},
         schema=False,
     ),
+    "a depth whose names alone fill the memory": Bad(
+        "parameters.memory.depth: must be at most 1000, found 1000000000",
+        parameters={"memory": {"kind": "mlp", "depth": 10**9}},
+    ),
     "an activation that is unknown": Bad(
         "parameters.memory.activation: must be 'gelu', 'gelu_tanh' or 'silu'",
         parameters={"memory": {"kind": "mlp", "activation": "relu"}},

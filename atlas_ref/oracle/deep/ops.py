@@ -94,7 +94,7 @@ def _of_write(case: Any, s: Settings) -> list[Listed]:
     matrices = tuple(_tensor(s, name, when) for name in s.fast)
     source: tuple[str, ...] = ("cotangent", *between, *matrices, "in/k[t-j]")
     ops += [(each, source, "DEEP-7") for each in gradients]
-    h = ("in/step_size",) if "in/step_size" in inputs else ()
+    h: tuple[str, ...] = ("in/step_size",) if "in/step_size" in inputs else ()
     if s.adaptive and h:
         ops.append(("norm", gradients, "DEEP-10"))
         h = (*h, "norm")

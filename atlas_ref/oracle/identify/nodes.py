@@ -162,12 +162,14 @@ def redrawn(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def void_by(best: Node, same: Sequence[Node]) -> dict[str, str]:
-    """Values that are the match's function on every case of this shape, one axis at a time."""
-    pairs = [apart(best, node) for node in same]
+    """Values that are the match's function on every case of this shape, one axis at a time.
+
+    They differ from the match, or in its place from the case.
+    """
+    single = [each for node in same for each in (apart(best, node), node.changes) if len(each) == 1]
     return {
         f"{axis}={value}": "the same function on every case of this shape"
-        for each in pairs
-        if len(each) == 1
+        for each in single
         for axis, value in each.items()
     }
 

@@ -27,6 +27,9 @@ from atlas_ref.types import Array
 #: Name of the truth as the only member, where the floor alone decides an op.
 FLOOR_ALONE = "the floor is enough"
 
+#: Multiples of the tolerance up to which more draws are made, which at most double it.
+DOUBT = 2 * MARGINAL
+
 
 class Cells(NamedTuple):
     """The cells of an op, one per leading index and token, each with its own verdict.
@@ -52,14 +55,16 @@ class Ensemble(NamedTuple):
     """The values of an op by every member, at some of its tokens.
 
     Attributes:
-        places: of those tokens among all of the op's.
-        members (leading axes, places, entries): by name.
+        members (leading axes, entries): by place of the token among the op's, then by name.
         spread (norms, cells...): the largest error of a member, 0 at the other tokens.
     """
 
-    places: tuple[int, ...]
-    members: dict[str, Array]
+    members: dict[int, dict[str, Array]]
     spread: Array
+
+    def with_more(self, other: Ensemble) -> Ensemble:
+        """This one, and at the tokens of the other one, which has all of its members, that one."""
+        return Ensemble(self.members | other.members, np.maximum(self.spread, other.spread))
 
 
 class Judgement(NamedTuple):
@@ -154,9 +159,13 @@ def _gather(
 def tokens_above_floor(op_cells: Cells) -> tuple[int | None, ...]:
     """Tokens with an error above the floor, which the ensemble decides (REPLAY-13)."""
     over = ratios(op_cells, np.zeros((3, *op_cells.got.shape[:-1])))
+    return _tokens_of(op_cells, over > 1.0)
+
+
+def _tokens_of(op_cells: Cells, where: Array) -> tuple[int | None, ...]:
+    """Tokens with a cell of a kind, at any leading index."""
     return tuple(
-        op_cells.tokens[i]
-        for i in np.nonzero((over > 1.0).reshape(-1, over.shape[-1]).any(axis=0))[0]
+        op_cells.tokens[i] for i in np.nonzero(where.reshape(-1, where.shape[-1]).any(axis=0))[0]
     )
 
 
@@ -180,7 +189,20 @@ def ensemble(
                 norms_of(each - op_cells.want[..., list(places), :]) for each in by_member.values()
             ]
         spread[..., list(places)] = np.max(errors, axis=0)
-    return Ensemble(places, by_member, spread)
+    return Ensemble(
+        {
+            place: {name: values[..., i, :] for name, values in by_member.items()}
+            for i, place in enumerate(places)
+        },
+        spread,
+    )
+
+
+def tokens_in_doubt(op_cells: Cells, others: Ensemble) -> tuple[int | None, ...]:
+    """Tokens with an error beyond PASS that more draws may let pass (REPLAY-13)."""
+    ratio = ratios(op_cells, others.spread)
+    doubt = (ratio > PASS) & (ratio <= DOUBT)
+    return _tokens_of(op_cells, doubt)
 
 
 def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = False) -> Judgement:
@@ -204,10 +226,7 @@ def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = Fal
     undecidable = ~np.isfinite(op_cells.want).all(axis=-1)
     return Judgement(
         ratio=ratio,
-        open=tuple(
-            op_cells.tokens[i]
-            for i in np.nonzero(undecidable.reshape(-1, undecidable.shape[-1]).any(axis=0))[0]
-        ),
+        open=_tokens_of(op_cells, undecidable),
         decidable=not undecidable.all(),
         worst=float(np.max(ratio, initial=0.0)),
         tokens=op_cells.tokens,
@@ -227,10 +246,9 @@ def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = Fal
 
 def _members_at(op_cells: Cells, others: Ensemble, cell: tuple[int, ...]) -> dict[str, Array]:
     """The members' values in a cell; the truth instead at a token that the floor decides."""
-    if cell[-1] not in others.places:
+    if cell[-1] not in others.members:
         return {FLOOR_ALONE: op_cells.want[cell]}
-    place = (*cell[:-1], others.places.index(cell[-1]))
-    return {name: values[place] for name, values in others.members.items()}
+    return {name: values[cell[:-1]] for name, values in others.members[cell[-1]].items()}
 
 
 def ratios(op_cells: Cells, spread: Array) -> Array:

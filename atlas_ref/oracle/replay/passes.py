@@ -6,7 +6,7 @@ Specified in specs/replay.md (REPLAY-11, REPLAY-12).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +23,8 @@ from atlas_ref.oracle.replay.sequence import leading, prepare
 from atlas_ref.types import Array
 
 #: Members with recorded inputs that are moved within the rounding that recording may have hidden
-#: (REPLAY-12).
-DRAWS = 16
+#: (REPLAY-12), and the same where those leave a doubt (REPLAY-13).
+DRAWS, MORE_DRAWS = 16, 48
 
 #: Inputs that maps, norms and gates are computed from.
 NUDGED: tuple[str, ...] = (
@@ -149,11 +149,21 @@ class Passes:
         arithmetic = "float64" if dtype == "float64" else "float32"
         kind = FORMATS[arithmetic][0]
         inputs = converted(self.case, arithmetic)
-        narrow = self._narrow(dtype, arithmetic)
         with np.errstate(over="ignore"):
             exact = [each._replace(values=each.values.astype(kind)) for each in self.trace.values()]
         members = [self._pass(way.name, inputs, exact, way, requests) for way in MEMBERS]
-        for number in range(DRAWS):
+        return members + self.drawn(dtype, requests, range(DRAWS))
+
+    def drawn(self, dtype: str, requests: Requests, numbers: Iterable[int]) -> list[Pass]:
+        """Members with inputs moved within what recording hides, one for each number of a draw.
+
+        Arguments are those of `members` (REPLAY-12).
+        """
+        arithmetic = "float64" if dtype == "float64" else "float32"
+        inputs = converted(self.case, arithmetic)
+        narrow = self._narrow(dtype, arithmetic)
+        members = []
+        for number in numbers:
             draw = np.random.Generator(np.random.Philox(number))
             perturbed = [
                 each._replace(values=_moved(each, arithmetic, draw)) for each in self.trace.values()

@@ -21,6 +21,7 @@ from atlas_ref.oracle.replay.adjoints import clause as adjoint_clause
 from atlas_ref.oracle.replay.adjoints import gap as adjoint_gap
 from atlas_ref.oracle.replay.chunks import NAMES, chunks
 from atlas_ref.oracle.replay.judge import (
+    Cells,
     Judgement,
     at,
     cells,
@@ -29,10 +30,11 @@ from atlas_ref.oracle.replay.judge import (
     judge,
     right_at,
     tokens_above_floor,
+    tokens_in_doubt,
 )
 from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
-from atlas_ref.oracle.replay.passes import Passes
+from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -220,9 +222,20 @@ class Part(NamedTuple):
     judgement: Judgement
 
 
+class _Row(NamedTuple):
+    """One recorded op that some token computes, before its verdict."""
+
+    name: str
+    clause: str
+    order: int
+    recorded: Recorded
+    cells: Cells
+
+
 def _parts(passes: Passes, dtype: str) -> list[Part]:
-    """Every recorded op that some token computes, with its verdict; the ensemble runs where an
-    error is above the floor.
+    """Every recorded op that some token computes, with its verdict.
+
+    The ensemble runs where an error is above the floor, and more of it where that leaves a doubt.
     """
     truth, lead = passes.truth(), leading(passes.case)
     sequence = SUBJECTS[passes.case.header.rule].has_tokens
@@ -232,26 +245,33 @@ def _parts(passes: Passes, dtype: str) -> list[Part]:
         if name in passes.trace
     ]
     rows = [
-        (*each, op_cells)
+        _Row(*each, op_cells)
         for each in listed
         if (op_cells := cells(each[-1], lead, truth, sequence=sequence)) is not None
     ]
-    requests = {
-        name: tokens for name, _, _, _, op_cells in rows if (tokens := tokens_above_floor(op_cells))
-    }
+    requests = {row.name: over for row in rows if (over := tokens_above_floor(row.cells))}
     members = passes.members(dtype, requests) if requests else []
-    parts = []
-    for name, clause, order, each, op_cells in rows:
-        others = ensemble(op_cells, name, requests.get(name, ()), members)
-        parts.append(
-            Part(
-                order,
-                each,
-                clause,
-                judge(name, op_cells, others, backwards=name.startswith(PREFIX)),
-            )
+    said = {
+        row.name: ensemble(row.cells, row.name, requests.get(row.name, ()), members) for row in rows
+    }
+    doubts = {
+        row.name: tokens for row in rows if (tokens := tokens_in_doubt(row.cells, said[row.name]))
+    }
+    if doubts:
+        members += passes.drawn(dtype, doubts, range(DRAWS, DRAWS + MORE_DRAWS))
+    for row in rows:
+        if row.name in doubts:
+            closer = ensemble(row.cells, row.name, doubts[row.name], members)
+            said[row.name] = said[row.name].with_more(closer)
+    return [
+        Part(
+            row.order,
+            row.recorded,
+            row.clause,
+            judge(row.name, row.cells, said[row.name], backwards=row.name.startswith(PREFIX)),
         )
-    return parts
+        for row in rows
+    ]
 
 
 def _fits(passes: Passes, count: int) -> bool:

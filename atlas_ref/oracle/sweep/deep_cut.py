@@ -7,6 +7,7 @@ memory is its first entries, and one that another function needs is drawn as hal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def rows(case: Case) -> Iterator[Candidate]:
     """One row of the first leading axis; no such axis where it has one row."""
     lead = case.inputs["in/k"].shape[:-2]
     for keep in _fewer(lead[0]) if lead and lead[0] > 1 else ():
-        yield Candidate(case.header.plain(), _of_rows(case, lambda x, k=keep: _kept(x, k)))
+        yield Candidate(case.header.plain(), _of_rows(case, partial(_kept, keep=keep)))
     if lead and lead[0] == 1:
         yield Candidate(case.header.plain(), _of_rows(case, lambda x: x[0]))
 

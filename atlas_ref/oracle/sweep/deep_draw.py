@@ -60,7 +60,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 
 #: Names above that are fields of a request, not parameters of the case.
-OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
+OF_REQUEST: tuple[str, ...] = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
 OF_REQUEST += ("window_gate", "dtype")
 
 #: Values of axes that take numbers, and of the settings of Newton-Schulz.

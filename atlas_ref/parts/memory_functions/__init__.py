@@ -14,8 +14,9 @@ Specified in specs/memory_functions.md; special cases and cost: MEMFUN-10, MEMFU
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from atlas_ref.parts.memory_functions.function import MemoryFunction
 from atlas_ref.parts.memory_functions.parameters import (
@@ -28,6 +29,8 @@ from atlas_ref.parts.memory_functions.parameters import (
     tensors,
 )
 from atlas_ref.types import Array
+from tape import opaque
+from tape.shapes import unbroadcast
 
 __all__ = [
     "Forward",
@@ -75,7 +78,33 @@ def apply(function: MemoryFunction, params: Parameters, x: Array) -> Array:
 
     Source: Atlas-MAG's AtlasMemoryPoly; titans-pytorch's MemoryMLP with ResidualNorm.
     """
-    return forward(function, params, x).y
+    names = tuple(params)
+    if function.kind == "linear":
+        return forward(function, params, x).y
+    y: Array = _applied(tuple(function.__dict__.items()), names)(*(params[n] for n in names), x)
+    return y
+
+
+@functools.lru_cache(maxsize=256)
+def _applied(fields: tuple[Any, ...], names: tuple[str, ...]) -> Callable[..., Any]:
+    """`apply` of arrays in the order of their names, x last, with the hand gradient as backward."""
+    function = MemoryFunction.trusted(**dict(fields))
+
+    def plainly(*arrays: Array) -> Array:
+        return forward(function, dict(zip(names, arrays[:-1], strict=True)), arrays[-1]).y
+
+    def whole(*arrays: Array) -> tuple[Array, Any]:
+        value = forward(function, dict(zip(names, arrays[:-1], strict=True)), arrays[-1])
+        return value.y, (value, arrays)
+
+    def backward(kept: Any, g: Array) -> list[Array]:
+        value, arrays = kept
+        params = dict(zip(names, arrays[:-1], strict=True))
+        by_name, gx = gradient(function, params, arrays[-1], g, of=value)
+        found = [*(by_name[name] for name in names), gx]
+        return [unbroadcast(each, a.shape) for each, a in zip(found, arrays, strict=True)]
+
+    return opaque(plainly, whole, backward, value=plainly)
 
 
 def pieces(function: MemoryFunction, params: Parameters, x: Array) -> dict[str, Array]:

@@ -35,7 +35,8 @@ class MemoryFunction(Frozen):
     Attributes:
         kind: linear, M(x) = W x; mlp, matrices with an activation between; polynomial, that of
             Atlas-MAG.
-        depth: L, matrices of an mlp.
+        depth: L, matrices of an mlp; bounded, since tables of their names are made before any
+            tensor is read.
         expansion: hidden units per input of an mlp, per key_width of a polynomial.
         residual_norm: whether an mlp returns (1 + gain) LayerNorm(W_L ...) + x.
         activation: gelu by the error function; gelu_tanh; silu.
@@ -49,7 +50,7 @@ class MemoryFunction(Frozen):
     """
 
     kind: Literal["linear", "mlp", "polynomial"]
-    depth: Count = 2
+    depth: Annotated[int, Field(ge=1, le=1000)] = 2
     expansion: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
     residual_norm: bool = False
     activation: Literal["gelu", "gelu_tanh", "silu"] = "gelu"

@@ -112,6 +112,8 @@ def check(
         ValueError: names the tensor, what was found and what is needed.
     """
     needed = tensors(function, d_in, d_out)
+    if not isinstance(params, Mapping):
+        raise ValueError(f"{name}: arrays by name are needed, found {type(params).__name__}")
     for each in params:
         if each not in needed:
             raise ValueError(

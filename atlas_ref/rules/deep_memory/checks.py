@@ -38,6 +38,7 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
             raise ValueError(f"window_weights: missing, the kind of the settings learns {needs}")
     memory_functions.check(config.memory, phi, config.d_in, config.d_out)
     leading = tokens.k.shape[:-2]
+    _check_leading(config, phi, leading)
     for name, axis, size in (
         ("k", "d_in", config.d_in),
         ("v", "d_out", config.d_out),
@@ -63,6 +64,22 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
             )
     _check_state(config, state, leading)
     _check_precision(tokens, state, phi)
+
+
+def _check_leading(config: Config, phi: Tensors, leading: tuple[int, ...]) -> None:
+    """Check that tensors of the memory are one for all rows, or broadcast to the rows."""
+    shared = (1, *leading[1:]) if config.coupling == "batch_shared" and leading else leading
+    shapes = memory_functions.tensors(config.memory, config.d_in, config.d_out)
+    for name, shape in shapes.items():
+        found = tuple(phi[name].shape)
+        own = found[: len(found) - len(shape)]
+        rows = shared if name in config.fast_shapes else leading
+        last = rows[len(rows) - len(own) :] if len(own) <= len(rows) else ()
+        if len(own) > len(rows) or any(a not in (1, b) for a, b in zip(own, last, strict=True)):
+            raise ValueError(
+                f"memory/{name}: shape {found}, expected {shape}, or leading axes in front that "
+                f"broadcast to {rows} of the tokens"
+            )
 
 
 def _check_state(config: Config, state: State, leading: tuple[int, ...]) -> None:

@@ -78,7 +78,7 @@ def run(
         ValueError: a configuration, tokens, a state or tensors that contradict each other.
     """
     sequence.check_tokens(tokens)
-    phi = phi or {}
+    phi = {} if phi is None else phi
     check_call(rule, config, tokens, state, phi)
     T = tokens.k.shape[-2]
     keys, queries = sequence.features(config, tokens, {})

@@ -96,7 +96,9 @@ def run(
             after=c.read == "after",
         ),
         engine.Tokens(
-            *(flat(x, 2) for x in (part.keys, part.values, part.queries)),
+            flat(part.keys, 2),
+            flat(part.values, 2),
+            flat(part.queries, 2),
             flat(of_tokens, 1),
             *(None if x is None else flat(x, 1) for x in of_rates),
         ),

@@ -9,6 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.oracle.evaluate import evaluate
@@ -18,7 +19,9 @@ from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.parts.memory_functions import MemoryFunction
 from tests.support import deep_cases
+from tests.support.close import FINITE_DIFFERENCE, assert_close
 from tests.truth import deep_memory_loops as loops
 
 #: A program that adds in another order than the library.
@@ -284,3 +287,19 @@ def test_a_result_that_is_not_finite_is_named_by_its_place() -> None:
     answer = identify(case, {"out/y": y})
     assert (answer.verdict, answer.exit_code) == ("NOT FINITE", 1)
     assert "out/y: nan at (1, 2, 0)" in answer.why
+
+
+@pytest.mark.parametrize("name", ["relu", "quick gelu"])
+def test_a_program_with_another_activation_has_its_derivative_too(name: str) -> None:
+    """A mistake that names another activation is that of a program whose gradient is right.
+
+    Its slope is the difference quotient of a G(a), away from the kink.
+    """
+    (found,) = (each for each in listed.MISTAKES if each.name == name)
+    settings = REQUESTS["mlp"]["parameters"]["memory"]
+    m = Function(MemoryFunction(**settings))._replace(**found.function)
+    a, h = np.array([-2.1, -0.7, -0.1, 0.3, 1.2, 2.6]), 1e-5
+    act = [x * m.share(m, x) for x in (a + h, a - h)]
+    assert_close(
+        "slope", m.slope(m, a, m.share(m, a)), (act[0] - act[1]) / (2 * h), FINITE_DIFFERENCE
+    )

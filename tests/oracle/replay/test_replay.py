@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import Unsupported, under
-from atlas_ref.oracle.judge.tolerance import from_members
+from atlas_ref.oracle.judge.tolerance import PASS, from_members
 from atlas_ref.oracle.replay import passes as replay_passes
 from atlas_ref.oracle.replay.judge import MARGINAL, cells, ensemble, judge, tokens_above_floor
 from atlas_ref.oracle.replay.passes import Passes
@@ -485,9 +485,9 @@ def test_every_cell_is_judged_by_the_tolerance_rule(dtype):
 
 def assert_is_the_rule(op, given, said, verdict, dtype):
     for cell in np.ndindex(*given.got.shape[:-1]):
-        members = {name: values[cell] for name, values in said.members.items()} or {
-            "none": given.want[cell]
-        }
+        members = {
+            name: values[cell[:-1]] for name, values in said.members.get(cell[-1], {}).items()
+        } or {"none": given.want[cell]}
         tolerance = from_members(op, given.want[cell], members, dtype, units=2)
         gap = given.got[cell] - given.want[cell]
         errors = [
@@ -506,6 +506,39 @@ def assert_is_the_rule(op, given, said, verdict, dtype):
         assert getattr(verdict.tolerance, verdict.norm) == pytest.approx(
             verdict.error / verdict.ratio[verdict.cell], rel=1e-9
         )
+
+
+@pytest.mark.clause("REPLAY-13")
+def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
+    """Errors of two to eight tolerances are judged with all draws, larger ones are not."""
+    asked: list[set[str]] = []
+    drawn = Passes.drawn
+
+    def noted(self, dtype, requests, numbers):
+        if len(numbers) == replay_passes.MORE_DRAWS:
+            asked.append(set(requests))
+        return drawn(self, dtype, requests, numbers)
+
+    monkeypatch.setattr(Passes, "drawn", noted)
+
+    def ratio_of(seed: int, error: float, more: int) -> float:
+        case = new(Request(rule="omega", tokens=2, d_in=4, d_out=2, seed=seed))
+        mine = {name: recorded(case, "float32")[name] for name in ("trace/X2", "trace/X3")}
+        mine["trace/X3"][0, 1, 0, 0] += np.float32(error)
+        with monkeypatch.context() as patch:
+            patch.setattr("atlas_ref.oracle.replay.replay.MORE_DRAWS", more)
+            found = replay(case, mine, dtype="float32", nearest=False)
+        return next(each.ratio for each in found if each.op == "X3")
+
+    few = [ratio_of(seed, 2e-6, 0) for seed in range(6)]
+    assert all(PASS < each < 2 * MARGINAL for each in few)
+    assert asked == []
+    many = [ratio_of(seed, 2e-6, 48) for seed in range(6)]
+    assert all(ours <= theirs for ours, theirs in zip(many, few, strict=True))
+    assert sum(many) < sum(few)
+    assert asked == 6 * [{"X3"}]
+    assert ratio_of(5, 1e-4, 48) == ratio_of(5, 1e-4, 0) > 2 * MARGINAL
+    assert asked == 6 * [{"X3"}]
 
 
 @pytest.mark.clause("REPLAY-24")

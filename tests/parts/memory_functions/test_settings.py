@@ -62,6 +62,7 @@ def test_defaults_are_those_of_public_code() -> None:
             "residual_norm: True belongs to kind mlp, found kind polynomial",
         ),
         ({"kind": "mlp", "depth": 0}, "greater than or equal to 1"),
+        ({"kind": "mlp", "depth": 10**9}, "less than or equal to 1000"),
         ({"kind": "mlp", "expansion": 0.0}, "greater than 0"),
         ({"kind": "mlp", "norm_eps": 0.0}, "greater than 0"),
         ({"kind": "polynomial", "key_width": 2, "scale": float("nan")}, "finite"),

@@ -74,6 +74,16 @@ def called(**changes: Any) -> Any:
         ({"phi": {}}, "W"),
         ({"phi": {"W": np.zeros((D, 2))}}, "W"),
         ({"phi": {"W": np.zeros((D, D)), "V": np.zeros(2)}}, "V"),
+        ({"phi": np.zeros((D, D))}, "memory: arrays by name are needed, found ndarray"),
+        (
+            {"phi": {"W": np.zeros((3, D, D))}},
+            r"memory/W: shape \(3, 3, 3\), expected \(3, 3\), .* broadcast to \(2,\) of the",
+        ),
+        ({"phi": {"W": np.zeros((1, B, D, D))}}, r"memory/W: .* broadcast to \(2,\) of the tokens"),
+        (
+            {"phi": {"W": np.zeros((B, D, D))}, "settings": {"coupling": "batch_shared"}},
+            r"memory/W: .* broadcast to \(1,\) of the tokens",
+        ),
         ({"phi": {"W": np.zeros((D, D), np.float32)}}, "memory.W: float32, but k is float64"),
         (
             {"state": lambda s: s.replaced(weights={"W": np.zeros((B, D, 2))})},

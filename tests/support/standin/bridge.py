@@ -52,6 +52,15 @@ COMPUTING = {
     "atlas_ref.forms.kernel": ("inner", "exponential", "polynomial"),
     "atlas_ref.engine.associative_scan": ("scan", "affine_scan"),
     "atlas_ref.engine.group.coefficients": ("plain_coefficient_rows",),
+    "atlas_ref.optim.sgd": ("init", "update"),
+    "atlas_ref.optim.adamw": ("init", "update"),
+    "atlas_ref.optim.flat": ("init", "update"),
+    "atlas_ref.optim.muon": ("init", "update"),
+    "atlas_ref.optim.adamuon": ("init", "update"),
+    "atlas_ref.optim.m3": ("init", "update"),
+    "atlas_ref.optim.groups": ("init", "update", "flush"),
+    "atlas_ref.optim.clip": ("clipped", "norm_of"),
+    "atlas_ref.optim.matrices": ("band",),
     "atlas_ref.levels.block": ("run", "step", "combining"),
 }
 

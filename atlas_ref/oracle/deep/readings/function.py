@@ -56,8 +56,16 @@ def _relu(m: Function, a: Array) -> Array:
     return ops.where(ops.greater(a, 0.0), ops.ones_like(a), 0.0)
 
 
+def _step(m: Function, a: Array, G: Array) -> Array:
+    return G
+
+
 def _quick(m: Function, a: Array) -> Array:
     return ops.sigmoid(1.702 * a)
+
+
+def _slope_of_quick(m: Function, a: Array, G: Array) -> Array:
+    return G + 1.702 * a * (G * (1.0 - G))
 
 
 def _columns(z: Array) -> Array:
@@ -104,12 +112,17 @@ FUNCTION: tuple[Reading, ...] = (
         made_in=activated,
         function={"share": lambda m, a: ops.ones_like(a)},
     ),
-    Reading("relu", "the activation were relu", made_in=activated, function={"share": _relu}),
+    Reading(
+        "relu",
+        "the activation were relu",
+        made_in=activated,
+        function={"share": _relu, "slope": _step},
+    ),
     Reading(
         "quick gelu",
         "the activation were a sigmoid(1.702 a)",
         made_in=activated,
-        function={"share": _quick},
+        function={"share": _quick, "slope": _slope_of_quick},
     ),
     Reading(
         "activation after the last matrix",

@@ -1,0 +1,1 @@
+"""Training of models, and probes of what memories hold."""
