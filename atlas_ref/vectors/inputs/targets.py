@@ -319,6 +319,8 @@ DEEP = (
         {},
         "tall",
         "wide",
+        "packed",
+        "gradient",
         "gradient-resumed",
         "gradient-packed",
         window_gate=True,
@@ -351,12 +353,16 @@ DEEP = (
             "outer_gradient": "straight_through",
         },
         {"read": "call_end"},
+        "wide",
+        "gradient-packed",
         window_gate=True,
     ),
     _deep(
         "-frozen",
         {"memory": {"kind": "mlp", "expansion": 1.0, "activation": "silu", "depth": 3}, "span": 4},
         {"reference": "chunk_start", "read": "before", "newton_schulz": {"steps": 3}},
+        "wide",
+        "gradient-packed",
     ),
 )
 

@@ -207,7 +207,7 @@ def _fewest(
         count = len(topics(searched(long)[place], long))
         numbers = [number(place, topic, seed) for topic in range(count)]
         pool += [_candidate(line, long=long) for line in run.lines("score", numbers)]
-        if seed and not missing(pool):
+        if (seed or long) and not missing(pool):  # draws of a function take seconds each
             break
     return chosen(pool), missing(pool)
 
