@@ -24,9 +24,13 @@ AHEAD = "deep: "
 
 #: Settings that bfloat16 does not tell from their neighbours: those of a guard, the other form of
 #: gelu, and decays near 1.
-FINE = ("newton_schulz.eps", "newton_schulz.guard", "parameters.memory.norm_eps")
-FINE += ("parameters.memory.activation=gelu_tanh",)
-FINE += ("parameters.window_weights={'kind': 'decay', 'base': 0.9",)
+FINE = (
+    "newton_schulz.eps",
+    "newton_schulz.guard",
+    "parameters.memory.norm_eps",
+    "parameters.memory.activation=gelu_tanh",
+    "parameters.window_weights={'kind': 'decay', 'base': 0.9",
+)
 
 #: Relative distance of results below which two readings are one function of a case (IDENT-4).
 SAME = 1e-7
