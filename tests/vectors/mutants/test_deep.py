@@ -9,6 +9,7 @@ import atlas_ref
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import DEEP, target_named, topic_named
 from atlas_ref.vectors.mutants import deep, mutants, score
@@ -122,6 +123,33 @@ def test_settings_that_are_the_same_function_are_no_mutants() -> None:
     assert not any(name.startswith(deep.FINE) for name in names)
     whole = {deep.named(each) for each in deep.readings(case_of("deep_memory", "gradient"))}
     assert {"deep: values held fixed", "parameters.outer_gradient=none"} <= whole - names
+
+
+@pytest.mark.clause("VEC-22")
+@pytest.mark.parametrize("vector", ["deep_memory-tall", "deep_memory-titans-pytorch-edges"])
+def test_settings_are_left_out_that_bfloat16_lets_pass_and_float32_does_not(vector: str) -> None:
+    """All but the guard of Newton-Schulz and its smallest eps."""
+    case = atlas_ref.load(FOLDER / "cases" / f"{vector}.safetensors")
+    searched = SUBJECTS["deep_memory"].own.searched
+    left_out = [each for each in searched.settings(case, ()) if each.name.startswith(deep.FINE)]
+    rejected: dict[str, set[str]] = {}
+    for dtype in score.FORMATS:
+        want = atlas_ref.evaluate(case).tensors
+        want = {name: x for name, x in want.items() if not name.startswith(score.KEPT)}
+        allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
+        rejected[dtype] = {
+            each.name
+            for each in left_out
+            if score.ratio(deep.kernel(case, dtype, (each,)), want, allowed) > PASS
+        }
+    names = {each.name for each in left_out}
+    never = {"newton_schulz.guard=clamp", "newton_schulz.guard=return"}
+    never |= {f"newton_schulz.eps={eps}" for eps in ("0", "1e-12", "1e-10", "1e-08", "1e-06")}
+    assert names - never <= rejected["float32"]
+    assert never & rejected["float32"] <= {"newton_schulz.eps=1e-06"}
+    passing = names - rejected["bfloat16"]
+    assert {name for name in names if "activation" in name or "newton_schulz" in name} <= passing
+    assert {name for name in names if "0.98" in name or "0.99" in name} <= passing
 
 
 @pytest.mark.clause("VEC-22")
