@@ -162,9 +162,7 @@ def _memory(s: Model, readings: LayerConvention, name: str, preset: str) -> memo
         convention=conventions.resolve(public, rule=name, level="token"),
         **fields,
     )
-    form = next(
-        each for each in FORMS if support.refusal(name, config.convention, each) is None
-    )
+    form = next(each for each in FORMS if support.refusal(name, config.convention, each) is None)
     levels = block.Config(levels=(Level(config=config, form=form),))
     return memory.configured(readings, levels, kernel=s.kernel, window_gate=s.omega_gate)
 
