@@ -6,6 +6,7 @@ Specified in specs/train.md (TRAIN-17).
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,14 +45,14 @@ def curve(folder: Path) -> Curve:
     """
     path = folder / run.LOG
     try:
-        lines = run.lines(path) if path.is_file() else []
+        lines = run.lines(path)
         steps = [line for line in lines if "loss" in line]
         if not steps:
             raise ValueError("no log of a run with a step in it")
         at = {int(line["step"]): int(line["tokens"]) for line in steps}
         held = [line for line in lines if "held_out" in line and int(line["step"]) in at]
         return Curve(
-            folder.resolve().name,
+            os.path.basename(os.path.realpath(folder)),
             [at[line["step"]] for line in steps],
             {unit: [float(each[key]) for each in steps] for unit, (key, _) in UNITS.items()},
             [at[line["step"]] for line in held],

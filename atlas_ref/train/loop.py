@@ -7,14 +7,17 @@ Specified in specs/train.md (TRAIN-9 to TRAIN-11).
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 import tape
 from atlas_ref import backend
+from atlas_ref.messages import first_problem
 from atlas_ref.models import language_model
 from atlas_ref.optim import groups
 from atlas_ref.train import models, optimisers, sampler
@@ -29,7 +32,7 @@ KIND = np.float32
 
 
 class Diverged(ValueError):
-    """A loss or a gradient that is not finite."""
+    """A step that cannot be taken: a loss, a gradient or a value on the way is not finite."""
 
 
 class Task(NamedTuple):
@@ -118,28 +121,43 @@ def step(own: Task, before: Moment) -> tuple[Moment, Measured]:
     Raises:
         Diverged: a loss or a gradient that is not finite; `before` is as it was.
     """
+    with _finite(f"step {before.step + 1}"):
+        return _stepped(own, before)
+
+
+@contextlib.contextmanager
+def _finite(what: str) -> Iterator[None]:
+    """Turn what is not finite, wherever it is found, into one line."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+        return
+    except ValidationError as error:
+        reason = first_problem(error)
+    except ValueError as error:
+        reason = str(error)
+    raise Diverged(f"{what}: {reason}")
+
+
+def _stepped(own: Task, before: Moment) -> tuple[Moment, Measured]:
     s, place, state = own.settings, before.place, before.state
     total: list[Any] = []
     value, count, build = 0.0, 0, None
-    with np.errstate(all="ignore"):  # what is not finite is found below
-        for _ in range(s.accumulation):
-            batch, place = own.data.sampler.batch(place)
-            count += batch.tokens
-            for rows, reset, share in _calls(own, batch):
-                found, grads, state = gradient(own.config, before.params, state, rows, reset)
-                share /= s.accumulation
-                value += share * found
-                leaves, _, build = flatten(grads, "grads")
-                total = _added(total, leaves, share)
-        if not math.isfinite(value):
-            raise Diverged(f"step {before.step + 1}: the loss is {value}")
-        assert build is not None
-        try:
-            params, after = groups.update(
-                own.optimiser, before.optimiser, before.params, build(total), before.step
-            )
-        except ValueError as error:
-            raise Diverged(f"step {before.step + 1}: {error}") from None
+    for _ in range(s.accumulation):
+        batch, place = own.data.sampler.batch(place)
+        count += batch.tokens
+        for rows, reset, share in _calls(own, batch):
+            found, grads, state = gradient(own.config, before.params, state, rows, reset)
+            share /= s.accumulation
+            value += share * found
+            leaves, _, build = flatten(grads, "grads")
+            total = _added(total, leaves, share)
+    if not math.isfinite(value):
+        raise ValueError(f"the loss is {value}")
+    assert build is not None
+    params, after = groups.update(
+        own.optimiser, before.optimiser, before.params, build(total), before.step
+    )
     first: Any = own.optimiser.moving[0].optimiser
     told = Measured(value, after.norm, first.rate_at(before.step), count)
     return Moment(before.step + 1, params, after, place, state), told
@@ -196,6 +214,9 @@ def evaluate(own: Task, params: language_model.Params) -> Loss | None:
 
     Returns:
         None where nothing is held out.
+
+    Raises:
+        Diverged: a loss, or a value on the way, that is not finite.
     """
     held, s = own.data.held, own.settings
     if held is None:
@@ -204,16 +225,19 @@ def evaluate(own: Task, params: language_model.Params) -> Loss | None:
     batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
     for batch in batches:
         for rows, reset, _ in _calls(own, batch):
-            begun = language_model.start(own.config, len(rows.ids), dtype=KIND)
-            with np.errstate(all="ignore"):
-                _, found = language_model.loss(
-                    own.config, params, begun, rows.ids[:, :-1],
-                    targets=rows.ids[:, 1:], reset=reset,
-                )  # fmt: skip
-            value += float(backend.host(found)) * rows.tokens
+            with _finite("held-out text"):
+                found = _loss(own.config, params, rows, reset)
+            value += found * rows.tokens
             count += rows.tokens
     loss = value / count
     return Loss(loss, bits(loss, held.size / len(held.ids)), count)
+
+
+def _loss(config: language_model.Config, params: Any, rows: Rows, reset: Any) -> float:
+    begun = language_model.start(config, len(rows.ids), dtype=KIND)
+    ids, targets = rows.ids[:, :-1], rows.ids[:, 1:]
+    _, found = language_model.loss(config, params, begun, ids, targets=targets, reset=reset)
+    return float(backend.host(found))
 
 
 def bits(loss: float, bytes_per_token: float) -> float:

@@ -5,9 +5,11 @@ Specified in specs/train.md (TRAIN-7, TRAIN-10 to TRAIN-15).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +71,7 @@ def prepare(folder: Path, settings: Settings, *, resume: bool = False) -> tuple[
     Raises:
         ValueError: names the file or the setting that is wrong, in one line.
     """
-    if not resume and (folder / SETTINGS).exists():
+    if not resume and os.path.lexists(folder / SETTINGS):
         raise ValueError(f"{folder}: has a run already; --resume goes on with it")
     own = loop.task(settings, data.load(settings))
     _make(folder)
@@ -125,15 +127,14 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
     saved, loss, held, clock = moment.step, None, None, _Clock()
     finished = True
     while moment.step < s.steps:
-        try:
+        with _told_last(last):
             moment, told = loop.step(own, moment)
-        except Diverged as error:
-            raise Diverged(f"{error}; the last checkpoint is {last}") from None
         loss, number = told.loss, moment.step
         line = _line(own, number, told, clock.speed(told.tokens))
         log.write(line, kept=number % s.log_every == 0 or number == s.steps)
         if s.evaluate_every and (number % s.evaluate_every == 0 or number == s.steps):
-            held = _evaluated(own, moment, log)
+            with _told_last(last):
+                held = _evaluated(own, moment, log)
             clock.skip()
         stopped = watcher.stopped()
         if number % s.save_every == 0 or number == s.steps or stopped:
@@ -147,6 +148,15 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
     if finished:
         models.save(folder / MODEL, own.config, moment.params, source=_source(own))
     return Ended(moment.step, loss, held, last, finished)
+
+
+@contextlib.contextmanager
+def _told_last(path: Path) -> Iterator[None]:
+    """Say in a message about what is not finite which checkpoint is left."""
+    try:
+        yield
+    except Diverged as error:
+        raise Diverged(f"{error}; the last checkpoint is {path}") from None
 
 
 def _source(own: Task) -> dict[str, Any]:
@@ -220,7 +230,7 @@ def _encoded(line: Line) -> bytes:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log that are whole; none where there is no log (TRAIN-15)."""
-    if not path.exists():
+    if not os.path.exists(path):
         return []
     found = []
     for text in files.read_bytes(path).split(b"\n")[:-1]:

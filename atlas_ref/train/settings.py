@@ -11,8 +11,11 @@ from pydantic import Field, model_validator
 
 from atlas_ref.types import Frozen
 
-Size = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+#: Most of a size of a model or a batch: more is a slip, and no machine's.
+MOST = 2**20
+Size = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Many = Annotated[int, Field(ge=1, le=2**53)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -74,7 +77,7 @@ class Text(Frozen):
 
     paths: Annotated[tuple[str, ...], Field(min_length=1)]
     only: tuple[str, ...] = ("*",)
-    limit: Size | None = None
+    limit: Many | None = None
     held_out: tuple[str, ...] = ()
     share: Share = 0.05
     split_seed: Seed = 0
@@ -108,7 +111,7 @@ class Optimiser(Frozen):
     decay: Number | None = None
     clip: Number = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    warmup: Count | None = None
+    warmup: Annotated[int, Field(ge=0)] | None = None
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
@@ -130,14 +133,14 @@ class Settings(Frozen):
     text: Text
     optimiser: Optimiser = Optimiser()
     rows: Size = 8
-    tokens: Annotated[int, Field(ge=1)] = 256
+    tokens: Size = 256
     accumulation: Size = 1
-    steps: Size = 1000
+    steps: Many = 1000
     seed: Seed = 0
     state: Literal["fresh", "carried"] = "fresh"
     documents: bool | None = None
-    evaluate_every: Count = 100
+    evaluate_every: Annotated[int, Field(ge=0)] = 100
     evaluate_batches: Size = 16
-    save_every: Size = 100
-    keep: Size = 5
-    log_every: Size = 1
+    save_every: Many = 100
+    keep: Many = 5
+    log_every: Many = 1

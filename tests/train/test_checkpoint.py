@@ -144,7 +144,7 @@ def test_a_folder_with_a_run_and_text_that_changed_are_refused(asked, tmp_path):
     (tmp_path / "text" / "0.txt").write_text("something else " * 40)
     with pytest.raises(ValueError, match="the text is not that of the run"):
         run.prepare(out, asked, resume=True)
-    with pytest.raises(ValueError, match="run.json: no such file"):
+    with pytest.raises(ValueError, match=r"run\.json: no such file"):
         run.settings_of(tmp_path)
 
 

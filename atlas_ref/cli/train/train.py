@@ -155,11 +155,11 @@ def _run(
 ) -> int:
     from atlas_ref.train import checkpoint, run
 
-    if rollback is not None:
-        if not resume:
-            raise ValueError("--rollback: belongs to --resume")
-        checkpoint.roll_back(out, rollback)
+    if rollback is not None and not resume:
+        raise ValueError("--rollback: belongs to --resume")
     settings = of_options.settings(chosen, run.settings_of(out) if resume else None)
+    if rollback is not None:
+        checkpoint.roll_back(out, rollback)
     own, moment = run.prepare(out, settings, resume=resume)
     output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
     with progress.stopping() as stopped, progress.bar(settings.steps, moment.step) as told:
