@@ -5,7 +5,7 @@ Specified in specs/train.md (TRAIN-8).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -35,14 +35,28 @@ PRESETS: dict[str, dict[str, Any]] = {
     **{name: {"preset": name} for name in convention.PRESETS},
 }
 
-#: Kind of a model -> module of its blocks, and the rule of its memories where none is named.
-KINDS: dict[str, tuple[str, str]] = {
-    "mag": ("mag", titans_lmm.RULE.name),
-    "mal": ("mal", titans_lmm.RULE.name),
-    "mac": ("mac", titans_lmm.RULE.name),
-    "lmm": ("lmm", titans_lmm.RULE.name),
-    "omega": ("lmm", omega.RULE.name),
-}
+
+class Kind(NamedTuple):
+    """A kind of model.
+
+    Attributes:
+        name: of the kind.
+        block: name of the module of its blocks.
+        rule: of its memories, where none is named.
+        windowed: whether its rule needs a window.
+    """
+
+    name: str
+    block: str
+    rule: str
+    windowed: bool = False
+
+
+#: Kinds of models around memories of the family.
+KINDS = (
+    *(Kind(name, name, titans_lmm.RULE.name) for name in BLOCKS),
+    Kind(omega.RULE.name, "lmm", omega.RULE.name, windowed=True),
+)
 
 #: Forms of a level in the order in which a rule takes the first that computes it.
 FORMS = ("exact", "chunkwise", "sequential")
@@ -125,14 +139,16 @@ def _of_blocks(s: Model, vocabulary: int) -> language_model.Config:
     if preset not in PRESETS:
         raise ValueError(no_such("preset", preset, PRESETS))
     readings = convention.resolve(PRESETS[preset])
-    kind, rule = KINDS[s.model]
-    rule = s.rule or rule
+    kind = next(each for each in KINDS if each.name == s.model)
+    rule = s.rule or kind.rule
     if rule not in FAMILY:
         raise ValueError(no_such("rule", rule, FAMILY))
-    if s.model == "omega" and not FAMILY[rule].has_window:
-        raise ValueError(f"rule: {rule} has no window, model omega needs one; model lmm takes it")
+    if kind.windowed and not FAMILY[rule].has_window:
+        raise ValueError(
+            f"rule: {rule} has no window, model {kind.name} needs one; model {kind.block} takes it"
+        )
     own = _memory(s, readings, rule, preset) if s.memory else None
-    each = _block(s, kind, readings, own)
+    each = _block(s, kind.block, readings, own)
     return language_model.configured(readings, [each] * s.layers, vocabulary=vocabulary)
 
 
