@@ -28,6 +28,7 @@ NAMES = (
     "parallel",
     "cms",
     "layers",
+    "deep",
     "models",
     "peers",
     "scaling",

@@ -286,16 +286,14 @@ def _jitted(arrays: Arrays, bar: Array, *, chunk: int, before_error: bool = Fals
     return jitted.call(arrays, bar, chunk=chunk, before_error=before_error)
 
 
-# -- language models -------------------------------------------------------------------------------
+# -- deep memories and language models --------------------------------------------------------------
 
 
-def _transformer(name: str) -> Callable[..., Any]:
-    """A model of `benchmarks.transformers`, loaded when it is asked for."""
+def _of(file: str, name: str) -> Callable[..., Any]:
+    """A call of a module of this package, which is loaded when it is asked for."""
 
     def load(arrays: Arrays, bar: Array, **options: Any) -> Any:
-        return getattr(importlib.import_module("benchmarks.transformers"), name)(
-            arrays, bar, **options
-        )
+        return getattr(importlib.import_module(f"benchmarks.{file}"), name)(arrays, bar, **options)
 
     return load
 
@@ -307,7 +305,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "atlas-rnn": _atlas_rnn,
     "JAX": _jitted,
     "titans-pytorch": _titans,
-    "plain transformer": _transformer("plain_transformer"),
-    "atlas-rnn MAG": _transformer("atlas_rnn_mag"),
-    "Atlas-MAG": _transformer("atlas_mag"),
+    "titans-pytorch MLP": _of("deep_peers", "titans_memory"),
+    "token loop": _of("deep_peers", "token_loop"),
+    "plain transformer": _of("transformers", "plain_transformer"),
+    "atlas-rnn MAG": _of("transformers", "atlas_rnn_mag"),
+    "Atlas-MAG": _of("transformers", "atlas_mag"),
 }

@@ -21,6 +21,7 @@ from atlas_ref.cli import identify as cli_identify
 from atlas_ref.cli import levels as cli_levels
 from atlas_ref.cli import models as cli_models
 from atlas_ref.cli import options, output
+from atlas_ref.cli import probe as cli_probe
 from atlas_ref.cli import reference as cli_reference
 from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
@@ -343,6 +344,7 @@ for topic in (
     cli_vectors,
     cli_models,
     cli_train,
+    cli_probe,
     cli_trace_spec,
 ):
     topic.register(app)

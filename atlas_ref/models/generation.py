@@ -1,11 +1,11 @@
 """Generation: tokens one after another, with the state of the model or from the start each time.
 
-Specified in specs/language_model.md (MODEL-6 to MODEL-8).
+Specified in specs/language_model.md (MODEL-6 to MODEL-8, MODEL-18).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +23,58 @@ class Generated(NamedTuple):
     """Result of `generate`.
 
     Attributes:
-        ids (B, n + steps), int64: the prompt, then the new tokens.
+        ids (B, n + steps), int64: the prompt, then the new tokens; a row that has stopped repeats
+            its stop token.
         logits (B, steps, V): from which each new token was taken.
         state: of the model after all tokens but the last.
+        lengths (B,): tokens of each row up to its stop token.
     """
 
     ids: np.ndarray[Any, Any]
     logits: np.ndarray[Any, Any]
     state: State
+    lengths: np.ndarray[Any, Any]
 
 
-def generate(
+class Step(NamedTuple):
+    """One new token of each row (MODEL-18).
+
+    Attributes:
+        ids (B,), int64: the new tokens.
+        logits (B, V): from which they were taken.
+        going (B,): plain booleans, False for a row that has stopped before this step.
+        state: of the model before the new tokens.
+    """
+
+    ids: np.ndarray[Any, Any]
+    logits: np.ndarray[Any, Any]
+    going: np.ndarray[Any, Any]
+    state: State
+
+
+def generate(config: Config, params: Params, prompt: Array, **settings: Any) -> Generated:
+    """Continue a prompt by `steps` tokens, or fewer where every row stops before (MODEL-6, MODEL-18).
+
+    Args:
+        prompt (B, n): ids, at least one.
+        settings: of `stream`.
+
+    Raises:
+        ValueError: arguments outside their ranges.
+    """
+    new = list(stream(config, params, prompt, **settings))
+    ids = language_model.check_ids("prompt", prompt, config.vocabulary).astype(np.int64)
+    lengths = ids.shape[1] + sum((step.going for step in new), np.zeros(len(ids), np.int64))
+    if not new:
+        before = _started(config, params, settings.get("state"), len(ids))
+        after, _ = language_model.apply(config, params, before, ids)
+        return Generated(ids, np.zeros((len(ids), 0, config.vocabulary)), after, lengths)
+    ids = np.concatenate([ids, np.stack([step.ids for step in new], axis=1)], axis=1)
+    logits = np.stack([step.logits for step in new], axis=1)
+    return Generated(ids, logits, new[-1].state, lengths)
+
+
+def stream(
     config: Config,
     params: Params,
     prompt: Array,
@@ -42,16 +83,21 @@ def generate(
     temperature: float = 1.0,
     min_p: float = 0.0,
     top_k: int | None = None,
+    top_p: float = 1.0,
+    stop: Iterable[int] = (),
     uniforms: Any = None,
     seed: int = 0,
     state: State | None = None,
     cached: bool = True,
-) -> Generated:
-    """Continue a prompt by `steps` tokens (MODEL-6).
+) -> Iterator[Step]:
+    """New tokens one after another, each as soon as it is drawn (MODEL-6, MODEL-18).
 
     Args:
         prompt (B, n): ids, at least one.
-        temperature, min_p, top_k: of `sampling.next_tokens`; temperature 0 takes the largest logit.
+        steps: most new tokens.
+        temperature, min_p, top_k, top_p: of `sampling.next_tokens`; temperature 0 takes the largest
+            logit.
+        stop: ids after which a row ends; the stream ends when every row has.
         uniforms (steps, B, V): numbers to draw with; None draws them from the counter-based
             generator Philox with `seed`.
         state: of earlier tokens; None for a start.
@@ -59,38 +105,77 @@ def generate(
             sequence from `state`, which for a causal model gives the same tokens, later (MODEL-7).
 
     Raises:
-        ValueError: arguments outside their ranges.
+        ValueError: arguments outside their ranges, before the first token is drawn.
     """
     ids = language_model.check_ids("prompt", prompt, config.vocabulary)
     ids = ids.astype(np.int64)  # a narrow prompt need not hold every id
     if ids.shape[1] == 0:
         raise ValueError(f"prompt: shape {ids.shape}, at least one token is needed")
     check_count("steps", steps)
-    check_settings(temperature, min_p, top_k)
+    check_settings(temperature, min_p, top_k, top_p)
+    ends = _stops(stop, config.vocabulary)
     shape = (steps, ids.shape[0], config.vocabulary)
-    if uniforms is None and temperature > 0:
-        uniforms = generator(seed).random(shape)
     if uniforms is not None and np.shape(uniforms) != shape:
         raise ValueError(
             f"uniforms: shape {np.shape(uniforms)}, expected {shape}: steps, batch, ids"
         )
-    if state is None:
-        state = language_model.start(config, ids.shape[0], dtype=precision(params.embedding))
-    rows: list[Any] = []
+    if uniforms is None:
+        draw = generator(seed)
+        uniforms = (draw.random(shape[1:]) if temperature > 0 else None for _ in range(steps))
     run = _with_state if cached else _anew
-    model = run(config, params, state, ids)
-    after, logits = next(model)
-    for step in range(steps):
-        each = None if uniforms is None else uniforms[step]
-        rows.append(logits)
-        new = next_tokens(
-            logits, each, temperature=temperature, min_p=min_p, top_k=top_k, order=config.sampling
+    model = run(config, params, _started(config, params, state, ids.shape[0]), ids)
+
+    def choose(logits: Any, uniform: Any) -> np.ndarray[Any, Any]:
+        return next_tokens(
+            logits,
+            uniform,
+            temperature=temperature,
+            min_p=min_p,
+            top_k=top_k,
+            top_p=top_p,
+            order=config.sampling,
         )
+
+    return _stepwise(model, ids, ends, uniforms, choose)
+
+
+def _stepwise(
+    model: Generator[tuple[State, Any], Any, None],
+    ids: np.ndarray[Any, Any],
+    ends: np.ndarray[Any, Any],
+    uniforms: Iterable[Any],
+    choose: Callable[[Any, Any], np.ndarray[Any, Any]],
+) -> Iterator[Step]:
+    """Run the model before each draw, so that no token is run that nothing follows (MODEL-18)."""
+    going = np.ones(len(ids), bool)
+    for step, uniform in enumerate(uniforms):
+        if not going.any():
+            return
+        state, logits = model.send(ids) if step else next(model)
+        new = np.where(going, choose(logits, uniform), ids[:, -1])
+        yield Step(new, logits, going, state)
         ids = np.concatenate([ids, new[:, None]], axis=1)
-        if step + 1 < steps:
-            after, logits = model.send(ids)
-    empty = np.zeros((ids.shape[0], 0, config.vocabulary))
-    return Generated(ids, np.stack(rows, axis=1) if rows else empty, after)
+        going = going & ~np.isin(new, ends)
+
+
+def _started(config: Config, params: Params, state: State | None, rows: int) -> State:
+    if state is not None:
+        return state
+    return language_model.start(config, rows, dtype=precision(params.embedding))
+
+
+def _stops(stop: Iterable[int], vocabulary: int) -> np.ndarray[Any, Any]:
+    """Stop tokens as ids (MODEL-18).
+
+    Raises:
+        ValueError: what is no id of the vocabulary.
+    """
+    ends = list(stop)
+    for each in ends:
+        whole = isinstance(each, int | np.integer) and not isinstance(each, bool)
+        if not whole or not 0 <= each < vocabulary:
+            raise ValueError(f"stop: {each!r}, expected ids of 0 to {vocabulary - 1}")
+    return np.array(ends, np.int64)
 
 
 def _with_state(

@@ -1,9 +1,10 @@
 """The next token from logits: the largest, or one drawn after filters.
 
     p = softmax(z),    z_i = -inf where p_i < min_p max p or i is not among the top_k largest
+                       or larger ones have at least top_p of the probability
     next = argmax(z / temperature + gumbel),    gumbel = -log(-log u)
 
-Specified in specs/language_model.md (MODEL-8).
+Specified in specs/language_model.md (MODEL-8, MODEL-17).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def next_tokens(
     temperature: float = 1.0,
     min_p: float = 0.0,
     top_k: int | None = None,
+    top_p: float = 1.0,
     order: Literal["min_p_first", "temperature_first"] = "min_p_first",
 ) -> np.ndarray[Any, Any]:
     """One token for each row of logits (MODEL-8).
@@ -36,6 +38,7 @@ def next_tokens(
         temperature: 0 or less takes the largest logit, the first of equal ones.
         min_p: part of the largest probability below which a token is never drawn, 0 to 1.
         top_k: number of the largest logits of which one is drawn; None for all.
+        top_p: probability that the most likely tokens of which one is drawn have together (MODEL-17).
         order: whether the filters see probabilities before or after the temperature.
 
     Returns:
@@ -45,7 +48,7 @@ def next_tokens(
         ValueError: a setting outside its range, no numbers to draw with, or a row whose largest
             logit is not finite.
     """
-    check_settings(temperature, min_p, top_k)
+    check_settings(temperature, min_p, top_k, top_p)
     if order not in ("min_p_first", "temperature_first"):
         raise ValueError(f"order: {order!r}, expected min_p_first or temperature_first")
     z = np.asarray(backend.host(logits))
@@ -60,7 +63,7 @@ def next_tokens(
     with np.errstate(over="ignore"):  # at a tiny temperature all but the largest are -inf
         scaled = np.asarray(z - top, np.float64) / temperature
     seen = scaled if order == "temperature_first" else z
-    kept = kept_tokens(seen, min_p=min_p, top_k=top_k)
+    kept = kept_tokens(seen, min_p=min_p, top_k=top_k, top_p=top_p)
     u = np.asarray(backend.host(uniform))
     if not bool(((u >= 0.0) & (u <= 1.0)).all()):
         raise ValueError("uniform: every number must lie in 0 to 1")
@@ -69,19 +72,43 @@ def next_tokens(
     return np.asarray(np.argmax(np.where(kept, scaled + noise, -np.inf), axis=-1))
 
 
-def kept_tokens(logits: Array, *, min_p: float = 0.0, top_k: int | None = None) -> Array:
-    """Plain booleans (..., V): tokens that the filters leave; the largest is one of them (MODEL-8)."""
+def kept_tokens(
+    logits: Array, *, min_p: float = 0.0, top_k: int | None = None, top_p: float = 1.0
+) -> Array:
+    """Plain booleans (..., V): tokens that the filters leave; the largest is one of them (MODEL-8,
+    MODEL-17).
+    """
     z = np.asarray(backend.host(logits))
     top = z.max(axis=-1, keepdims=True)
     kept = np.exp(z - top) >= min_p  # softmax over its largest value
     if top_k is not None and top_k < z.shape[-1]:
         least = np.partition(z, -top_k, axis=-1)[..., -top_k, None]
         kept = kept & (z >= least)
+    if top_p < 1.0:
+        kept = kept & (_probability_above(z) < top_p)
     return np.asarray(kept)
 
 
-def check_settings(temperature: float, min_p: float, top_k: int | None) -> None:
-    """Refuse settings outside their ranges (MODEL-8).
+def _probability_above(z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Sum of the probabilities of all larger logits of each one (..., V), which equal ones share
+    (MODEL-17).
+    """
+    order = np.argsort(-z, axis=-1, kind="stable")
+    falling = np.take_along_axis(np.asarray(z, np.float64), order, axis=-1)
+    p = np.exp(falling - falling[..., :1])
+    p /= p.sum(axis=-1, keepdims=True)
+    before = np.cumsum(p, axis=-1) - p
+    # equal logits begin where the first of them does
+    first = np.ones(falling.shape, bool)
+    first[..., 1:] = falling[..., 1:] < falling[..., :-1]
+    place = np.maximum.accumulate(np.where(first, np.arange(z.shape[-1]), 0), axis=-1)
+    above = np.empty_like(p)
+    np.put_along_axis(above, order, np.take_along_axis(before, place, axis=-1), axis=-1)
+    return above
+
+
+def check_settings(temperature: float, min_p: float, top_k: int | None, top_p: float = 1.0) -> None:
+    """Refuse settings outside their ranges (MODEL-8, MODEL-17).
 
     Raises:
         ValueError: names the setting, what was found and its range.
@@ -90,6 +117,8 @@ def check_settings(temperature: float, min_p: float, top_k: int | None) -> None:
         raise ValueError(f"temperature: {temperature!r}, expected a finite number")
     if not 0.0 <= min_p <= 1.0:
         raise ValueError(f"min_p: {min_p!r}, expected 0 to 1")
+    if not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p: {top_p!r}, expected more than 0, up to 1")
     if top_k is not None and (
         isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or top_k < 1
     ):

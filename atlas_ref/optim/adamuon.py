@@ -86,11 +86,13 @@ def update(config: Config, state: State, params: Any, grads: Any, step: int) -> 
         ValueError: names the tensor, what was found and what is needed.
 
     Source: the optimiser page that the Omega specification names; Si et al. (2507.11005).
+    Reduces to: AdamW without Newton-Schulz; Muon where every |g| is 1 (OPTIM-34).
     """
     return tensors.updated(config, state, params, grads, step, _slots, _one)
 
 
 def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
+    """What is kept of a parameter, as much as AdamW keeps (OPTIM-35)."""
     require_matrix("adamuon", config, name, p)
     return ("m", "v")
 

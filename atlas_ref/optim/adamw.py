@@ -59,11 +59,13 @@ def update(config: Config, state: State, params: Any, grads: Any, step: int) -> 
         ValueError: names the tensor, what was found and what is needed.
 
     Source: Kingma and Ba (1412.6980); Loshchilov and Hutter (1711.05101).
+    Reduces to: p - rate sign(g) for b1 = b2 = eps = decay = 0 (OPTIM-34).
     """
     return tensors.updated(config, state, params, grads, step, _slots, _one)
 
 
 def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
+    """What is kept of a parameter (OPTIM-35)."""
     return ("m", "v")
 
 

@@ -19,7 +19,7 @@ from atlas_ref.optim import adamw, tensors
 from atlas_ref.optim.tensors import Moment, Tensors, settled
 from atlas_ref.types import Array
 
-BLOCK = 2**14  # numbers of one array that are computed at once: five such arrays fit a cache
+BLOCK = 2**15  # numbers of one array that are computed at once: five such arrays fit a cache
 
 
 class Config(adamw.Config):

@@ -220,6 +220,7 @@ class _Parts:
         self.waits[name] += 1
 
     def move(self, group: Group, params: Tensors, grads: Tensors, step: int) -> Tensors:
+        """The parameters of a group after its update, which it counts itself (OPTIM-29)."""
         module, name = module_of(group.optimiser), group.name
         new, self.states[name] = module.update(
             group.optimiser, self.states[name], params, grads, step

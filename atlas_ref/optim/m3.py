@@ -124,11 +124,13 @@ def update(config: Config, state: State, params: Any, grads: Any, step: int) -> 
         ValueError: names the tensor, what was found and what is needed.
 
     Source: Nested Learning, Algorithm 1, with its readings.
+    Reduces to: Muon for one scale and no second moment (OPTIM-34).
     """
     return tensors.updated(config, state, params, grads, step, _slots, _one)
 
 
 def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
+    """What is kept of a parameter: each scale, its sum, the second moment (OPTIM-35)."""
     found = [f"momentum.{i}" for i in range(len(config.scales))]
     if config.takes == "sum":
         found += [f"waiting.{i}" for i, scale in enumerate(config.scales) if scale.period > 1]

@@ -80,11 +80,13 @@ def update(config: Config, state: State, params: Any, grads: Any, step: int) -> 
         ValueError: names the tensor, what was found and what is needed.
 
     Source: Jordan et al., Muon; f of Liu et al. (2502.16982). NS-1 to NS-9.
+    Reduces to: gradient descent with its momentum, without Newton-Schulz (OPTIM-34).
     """
     return tensors.updated(config, state, params, grads, step, _slots, _one)
 
 
 def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
+    """What is kept of a parameter (OPTIM-35)."""
     require_matrix("muon", config, name, p)
     return ("momentum",)
 

@@ -63,11 +63,13 @@ def update(config: Config, state: State, params: Any, grads: Any, step: int) -> 
         ValueError: names the tensor, what was found and what is needed.
 
     Source: Sutskever et al. (2013); the sum as in PyTorch.
+    Reduces to: p - rate g for momentum 0 (OPTIM-34).
     """
     return tensors.updated(config, state, params, grads, step, _slots, _one)
 
 
 def _slots(config: Config, name: str, p: Array) -> tuple[str, ...]:
+    """What is kept of a parameter: nothing without a momentum (OPTIM-35)."""
     return ("momentum",) if config.momentum else ()
 
 

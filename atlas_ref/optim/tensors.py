@@ -83,7 +83,7 @@ One = Callable[[Any, Moment, Array, Array, Tensors], tuple[Array, Tensors]]
 
 
 def name_of(path: str) -> str:
-    """The name of a tensor by its path in a nest (OPTIM-2): .blocks[0]['W'] -> blocks.0.W."""
+    """The name of a tensor by its path in a nest (OPTIM-2): `.blocks[0]['W']` gives blocks.0.W."""
     return re.sub(r"\['([^']*)'\]|\[(\w+)\]", r".\1\2", path).removeprefix(".")
 
 
@@ -241,7 +241,7 @@ def held_by(state: State, name: str, p: Array, slots: tuple[str, ...]) -> Tensor
 
 
 def settled(x: Any) -> Array:
-    """A result as an array that cannot be changed, where arrays can be protected (BACKEND-7)."""
+    """A result as an array that cannot be changed, where its backend protects arrays."""
     if not backend.on_host(x):
         return x
     x = np.asarray(x)

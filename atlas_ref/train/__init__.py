@@ -1,4 +1,4 @@
-"""Training: text as tokens, the loop, checkpoints, and what a run is.
+"""Training: text as tokens, the loop, checkpoints, and probes of what memories hold.
 
 Specified in specs/train.md.
 """

@@ -7,7 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.pictures import forgetting, levels, recall, references, singular_values, tape_graph
+from docs.pictures import (
+    capacity,
+    forgetting,
+    levels,
+    recall,
+    references,
+    singular_values,
+    tape_graph,
+)
 
 #: Name -> the SVG.
 PICTURES: dict[str, Callable[[], str]] = {
@@ -17,6 +25,9 @@ PICTURES: dict[str, Callable[[], str]] = {
     "tokens": forgetting.picture,
     "tape": tape_graph.picture,
     "levels": levels.picture,
+    "capacity_rules": capacity.rules,
+    "capacity_windows": capacity.windows,
+    "capacity_functions": capacity.functions,
 }
 
 

@@ -174,7 +174,9 @@ def complete(data: bytes, name: str) -> bool:
         case ".md" | ".jsonl" | "":
             if text.endswith("\n"):
                 return True
-        case ".xml":
+        case ".png":
+            return data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82")
+        case ".xml" | ".svg":
             return _reads(xml.etree.ElementTree.fromstring, data)
         case ".toml":
             return _reads(tomllib.loads, text)

@@ -18,6 +18,7 @@ from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.forms import FORMS
 from atlas_ref.oracle.cases.schema import axis_values
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.rules import RULES
 from tests.fuzz import implementations
 from tests.fuzz.room import Room
 from tests.fuzz.values import HOSTILE, WORDS
@@ -183,6 +184,12 @@ GOOD: dict[str, Draw] = {
     "model identify file": _tensors("recording"),
     "origin": _word("atlas-rnn"),
     "destination": _word("atlas-rnn"),
+    "probe capacity memories": _word(*RULES, "least_squares"),
+    "probe capacity pairs": _word("1", "2,3", "4"),
+    "probe capacity period": _word("1", "2", "pairs"),
+    "probe capacity keys": _word("unit", "free"),
+    "probe capacity out": _out(".png", ".svg"),
+    "probe capacity parameter": _word("window=2", "window=pairs", "chunk=2", "memory.kind=mlp"),
     "config": _text("settings"),
     "sweep out": _out(""),
     "identify out": _tensors("results"),

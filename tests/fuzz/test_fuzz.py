@@ -112,6 +112,8 @@ def test_the_same_seed_and_number_draw_the_same_input(good: Path, tmp_path: Path
         ("out.json", b'{"a": ', "'out.json' is not complete"),
         ("out.xml", b"<a><b></a>", "'out.xml' is not complete"),
         ("out.html", b"<html>", "'out.html' is not complete"),
+        ("out.svg", b"<svg><g></svg>", "'out.svg' is not complete"),
+        ("out.png", b"\x89PNG\r\n", "'out.png' is not complete"),
         ("out.json", b"{}", "'out.json' was written beside exit code 2"),
         (".atlas-ref-abc", b"{}", "'.atlas-ref-abc' was left behind"),
         ("in.safetensors", b"other", "'in.safetensors' was changed"),

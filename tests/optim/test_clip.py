@@ -31,8 +31,8 @@ def test_beyond_the_limit_all_are_scaled_alike(eps: float) -> None:
         assert by_hand(found) == pytest.approx(norm / 3, rel=1e-14)
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-23")
+@pytest.mark.host("arrays that are the same object")
 def test_within_the_limit_they_are_the_same_arrays() -> None:
     grads, _ = drawn()
     found, _ = clip.clipped(clip.Config(limit=1.001 * by_hand(grads)), grads)

@@ -61,8 +61,8 @@ def test_a_state_of_one_is_a_state_of_the_other() -> None:
     assert_same(run(config, half, grads[3:], again, 3), whole)
 
 
-@pytest.mark.host("which object an array is, and its flags")
 @pytest.mark.clause("OPTIM-25")
+@pytest.mark.host("addresses of arrays")
 def test_in_place_nothing_moves_but_numbers() -> None:
     params, grads = drawn(steps=4)
     config = flat.Config(**SETTINGS, in_place=True)

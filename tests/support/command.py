@@ -46,7 +46,7 @@ def check_format(words: list[str], text: str) -> None:
     A reader of the schema takes keys that it does not know; here each is one that it does know, at
     any depth, so that none is left undocumented.
     """
-    command = " ".join(words[:2]) if words[0] in ("vectors", "model") else words[0]
+    command = " ".join(words[:2]) if words[0] in ("vectors", "model", "probe") else words[0]
     if command not in REPLIES:
         return
     error = jsonschema.exceptions.best_match(strict(command).iter_errors(json.loads(text)))

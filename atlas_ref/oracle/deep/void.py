@@ -16,7 +16,7 @@ from atlas_ref.rules.deep_memory import Config
 
 
 def reasons(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Axes and parameters that were chosen and cannot matter, each with the reason (CASE-18)."""
+    """Axes and parameters that were chosen and cannot matter, each with its reason (DEEPCASE-8)."""
     default = resolve("spec", rule="deep_memory")
     chosen = {
         axis: why
@@ -94,7 +94,7 @@ def _whole(own: Config, inputs: Mapping[str, Any]) -> bool:
 
 
 def features(case: Any) -> set[str]:
-    """Names of the features of SRC-21 that a case has."""
+    """Names of the features of SRC-21 that a case has (DEEPCASE-8)."""
     inputs, k, v = case.inputs, case.inputs["in/k"], case.inputs["in/v"]
     own = parameters.config(case.header, k.shape[-1], v.shape[-1])
     c = case.convention

@@ -79,7 +79,7 @@ NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
     "argument": ("S", "nesterov"),
 }
 
-#: Axes that a deep memory has not, or that change nothing of it (DEEP-4, DEEPCASE-8).
+#: Axes that a deep memory has not, or that change nothing of it (DEEP-4).
 IDLE = ("newton_schulz", "layout", "norm_place")
 
 

@@ -239,9 +239,13 @@ def neural_memory(config: Config, *, momentum: bool) -> Any:
 
 def _titans_pytorch(x: Tensors, config: Config) -> Tensors:
     """titans-pytorch chunk by chunk, with a memory for each leading index of the case."""
+    return titans_results(neural_memory(config, momentum="momentum" in x), x, config)
+
+
+def titans_results(memory: Any, x: Tensors, config: Config) -> Tensors:
+    """What a `neural_memory` computes of a case's tensors."""
     torch = pytorch()
     rows, momentum = _Rows(x), "momentum" in x
-    memory = neural_memory(config, momentum=momentum)
     ones = torch.ones_like(x["retain"])
     gates = [x.get("window_gate", ones), x["retain"], *([x["momentum"]] if momentum else [])]
     tokens = torch.cat([rows.tokens(each) for each in (x["k"], x["v"], x["q"], *gates)], dim=-1)

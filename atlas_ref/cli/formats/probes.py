@@ -1,0 +1,38 @@
+"""What the commands about probes print with `--json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from atlas_ref.cli.formats.parts import Exit, Number, Reply
+
+
+class Point(BaseModel):
+    """One number of pairs, means over draws."""
+
+    pairs: int
+    by_angle: float = Field(description="pairs whose nearest value is the right one")
+    by_error: float = Field(description="pairs with an error of at most the bound")
+    spread: float = Field(description="standard deviation of by_angle over draws")
+    error: Number = Field(description="root of the mean squared error, relative to the values")
+    expected_by_angle: float | None
+    expected_error: float | None
+
+
+class Curve(BaseModel):
+    """A memory."""
+
+    memory: str
+    limit: int = Field(description="most pairs that it can read back exactly")
+    points: list[Point]
+
+
+class Capacity(Reply):
+    """Pairs that memories read back."""
+
+    exit: Exit
+    settings: dict[str, Any]
+    memories: list[Curve]
+    out: str | None

@@ -1,0 +1,17 @@
+"""The commands probe: small tasks whose answer is known, asked of memories."""
+
+from __future__ import annotations
+
+import typer
+
+from atlas_ref.cli.probe import capacity
+
+probe = typer.Typer(
+    help="Small tasks whose answer is known: how many pairs a memory holds.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    capacity.register(probe)
+    app.add_typer(probe, name="probe")
