@@ -82,8 +82,8 @@ def load(settings: Settings) -> Data:
         seen.update(each.text)
     names = [f"{i} {Path(path).name}" for i, path in enumerate(paths)] if own.weights else ["data"]
     corpora = [sampler.corpus(name, part, words) for name, part in zip(names, parts, strict=True)]
-    for each in corpora:
-        sampler.require_long(each, settings.tokens + 1)
+    for source in corpora:
+        sampler.require_long(source, settings.tokens + 1)
     kept = sampler.corpus("held out", held, words) if held else None
     if kept is not None:
         sampler.require_long(kept, settings.tokens + 1)

@@ -103,7 +103,7 @@ def _atlas_mag(s: Model, vocabulary: int) -> language_model.Config:
     preset = s.preset or "atlas-mag"
     if preset not in shared_memory.PRESETS:
         raise ValueError(no_such("preset", preset, shared_memory.PRESETS))
-    given = {
+    given: dict[str, Any] = {
         "poly_degree": s.poly_degree,
         "poly_rank": s.poly_rank,
         "ttl_ns_iters": s.ns_steps,

@@ -60,7 +60,7 @@ def _groups(settings: Settings) -> groups.Config:
     if own.name == "sgd":
         last = sgd.Config(rate=own.rate, schedule=falls, decay=decay, decoupled=True)
     if own.name in ("adamw", "sgd"):
-        found = (groups.Group(name=own.name, optimiser=last),)
+        found: tuple[groups.Group, ...] = (groups.Group(name=own.name, optimiser=last),)
     else:
         matrices = OPTIMISERS[own.name].Config(
             rate=own.hidden_rate or HIDDEN_RATE, schedule=falls, decay=decay

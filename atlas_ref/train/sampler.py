@@ -46,7 +46,9 @@ class Rows(NamedTuple):
 class Source(Protocol):
     """Text that rows are drawn from."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Name among the sources of a run."""
 
     def start(self) -> Place:
         """The place before the first row."""

@@ -161,7 +161,8 @@ def divided(texts: Sequence[Document], *, share: float, seed: int) -> Divided:
             raise ValueError(f"{only.name}: {len(only.text)} bytes, too few to hold some out")
         name, text = only
         return Divided((Document(name, text[:cut]),), (Document(f"{name} from {cut}", text[cut:]),))
-    goal, held, size = share * sum(len(each.text) for each in texts), set(), 0
+    held: set[int] = set()
+    goal, size = share * sum(len(each.text) for each in texts), 0
     for i in generator(seed).permutation(len(texts))[:-1]:
         if held and size >= goal:
             break

@@ -82,5 +82,5 @@ def stopping() -> Iterator[Callable[[], bool]]:
             before[each] = signal.signal(each, ask)
         yield lambda: bool(asked)
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
