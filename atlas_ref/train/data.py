@@ -128,13 +128,13 @@ def _texts(
 ) -> tuple[tuple[text.Document, ...], list[tuple[text.Document, ...]]]:
     """What is held out, and the documents of each source: of each path, or of all paths."""
     apart = [[path] for path in paths] if own.weights else [list(paths)]
-    kept = text.files_of(own.held_out, only=own.only) if own.held_out else ()
+    kept = text.files_of(own.held_out, only=own.only, skip=own.skip) if own.held_out else ()
     held = list(text.documents(kept)) if kept else []
     if kept and not held:
         raise ValueError("held_out: every file is empty")
     parts, left = [], own.limit
     for some in apart:
-        found = text.without(text.files_of(some, only=own.only), kept)
+        found = text.without(text.files_of(some, only=own.only, skip=own.skip), kept)
         texts = text.documents(found, limit=left)
         left = None if left is None else left - sum(len(each.text) for each in texts)
         if not texts:

@@ -65,7 +65,7 @@ class Text(Frozen):
 
     Attributes:
         paths: files and folders.
-        only: patterns of the names of files in folders.
+        only, skip: patterns of names in folders: of files that are taken, and of what is not.
         limit: bytes that are read of them all.
         held_out: files and folders that are held out; none to draw some.
         share, split_seed: of the text that is drawn to be held out, and the seed.
@@ -77,6 +77,7 @@ class Text(Frozen):
 
     paths: Annotated[tuple[str, ...], Field(min_length=1)]
     only: tuple[str, ...] = ("*",)
+    skip: tuple[str, ...] = ()
     limit: Many | None = None
     held_out: tuple[str, ...] = ()
     share: Share = 0.05

@@ -48,12 +48,15 @@ class Divided(NamedTuple):
     held: tuple[Document, ...]
 
 
-def files_of(paths: Sequence[str], *, only: Sequence[str] = ("*",)) -> tuple[File, ...]:
+def files_of(
+    paths: Sequence[str], *, only: Sequence[str] = ("*",), skip: Sequence[str] = ()
+) -> tuple[File, ...]:
     """The files of paths: those of a folder sorted by name, each file once (TRAIN-1).
 
     Args:
         paths: files and folders, in this order. In a folder, what begins with a dot is left out.
         only: patterns; a file of a folder is taken where one matches its name.
+        skip: patterns; a file or folder in a folder is left out where one matches its name.
 
     Raises:
         ValueError: names the path that does not exist or cannot be read.
@@ -63,7 +66,7 @@ def files_of(paths: Sequence[str], *, only: Sequence[str] = ("*",)) -> tuple[Fil
         place = Path(path)
         try:
             inside = place.is_dir()
-            new = list(_inside(place, only)) if inside else [_itself(place)]
+            new = list(_inside(place, only, skip)) if inside else [_itself(place)]
         except OSError as error:
             raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
         if not new:
@@ -79,20 +82,24 @@ def _itself(place: Path) -> File:
     return File(place.name, os.path.realpath(place), True)
 
 
-def _inside(folder: Path, only: Sequence[str]) -> Iterable[File]:
+def _inside(folder: Path, only: Sequence[str], skip: Sequence[str]) -> Iterable[File]:
     """Regular files below a folder, by their paths as text."""
     top = Path(os.path.realpath(folder)).name
     places = []
     for at, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        folders[:] = [each for each in folders if not _matches(each, (".*", *skip))]
         places += [
             Path(at, name)
             for name in names
-            if not name.startswith(".") and any(fnmatchcase(name, each) for each in only)
+            if _matches(name, only) and not _matches(name, (".*", *skip))
         ]
     named = {place.relative_to(folder).as_posix(): place for place in places if place.is_file()}
     for name in sorted(named):
         yield File(f"{top}/{name}", os.path.realpath(named[name]), False)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, each) for each in patterns)
 
 
 def _refuse(error: OSError) -> None:

@@ -242,3 +242,22 @@ def test_a_model_is_that_of_its_settings():
 def test_settings_without_effect_or_sense_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         models.model(Model(**SMALL | fields), 256)
+
+
+@pytest.mark.host("asks the system about its own process")
+@pytest.mark.clause("TRAIN-10")
+def test_after_the_third_step_no_page_is_touched_for_the_first_time(tmp_path):
+    """Freed pages stay with the process; thousands a step would be faulted in anew else."""
+    resource = pytest.importorskip("resource", reason="no system of POSIX")
+    asked = settings(
+        library(tmp_path, files=6, size=3000),
+        model=Model(model="lmm", layers=2, kernel=1),
+        rows=4,
+        tokens=256,
+    )
+    own = loop.task(asked, data.load(asked))
+    moment, _ = stepped(own, 4)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        moment, _ = loop.step(own, moment)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 4 * 200

@@ -30,6 +30,8 @@ def test_files_of_a_folder_are_sorted_by_their_paths(tmp_path):
         write(folder, **{name.replace("/", "__").replace(".", "_dot_"): b"x"})
     found = text.files_of([str(folder)], only=["*.py"])
     assert [each.name for each in found] == ["lib/B.py", "lib/a/z.py", "lib/b.py"]
+    some = text.files_of([str(folder)], only=["*.py"], skip=["a", "B*"])
+    assert [each.name for each in some] == ["lib/b.py"]
     again = text.files_of([str(folder / "b.py"), str(folder)], only=["*.py"])
     assert [each.name for each in again] == ["b.py", "lib/B.py", "lib/a/z.py"]
 

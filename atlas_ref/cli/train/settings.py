@@ -19,7 +19,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     **{
         name: ("text", name)
         for name in (
-            *("paths", "only", "limit", "held_out", "share", "split_seed", "tokenizer"),
+            *("paths", "only", "skip", "limit", "held_out", "share", "split_seed", "tokenizer"),
             *("mixture", "subsets", "weights"),
         )
     },

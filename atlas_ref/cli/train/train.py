@@ -56,6 +56,7 @@ def train(
     ttl_step: Annotated[float | None, _one("--ttl-eta", text="atlas-mag: step size of writes.", min=0)] = None,
     ttl_adaptive: Annotated[bool | None, _one("--ttl-adaptive-eta/--no-ttl-adaptive-eta", text="atlas-mag: steps over 1 + |g|.")] = None,
     only: Annotated[Words, _one("--only", text="Pattern of names of files in folders, such as '*.py'; several times.")] = None,
+    skip: Annotated[Words, _one("--skip", text="Pattern of names in folders that are left out; several times.")] = None,
     limit: Annotated[int | None, _one("--data-bytes", text="Bytes that are read.", min=1)] = None,
     held_out: Annotated[Words, _one("--held-out", text="File or folder that is held out; several times.", metavar="PATH")] = None,
     share: Annotated[float | None, _one("--held-out-share", text="Else: share of the text, drawn. 0.05.", min=0)] = None,
@@ -130,7 +131,12 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if value is not None}
     if given["no_memory"]:
         found["memory"] = False
-    for name, source in (("paths", "data"), ("only", "only"), ("held_out", "held_out")):
+    for name, source in (
+        ("paths", "data"),
+        ("only", "only"),
+        ("skip", "skip"),
+        ("held_out", "held_out"),
+    ):
         if given[source]:
             found[name] = list(given[source])
     if given["subsets"] is not None:
