@@ -170,9 +170,12 @@ def _of_shards(settings: Settings, paths: Sequence[str], words: Vocabulary) -> D
 
 def _sampler(settings: Settings, sources: Iterable[Source], weights: tuple[float, ...]) -> Sampler:
     found, length = tuple(sources), settings.tokens + 1
-    if settings.state == "fresh":
+    if not settings.carried:
         return Mixture(found, weights, settings.rows, length, settings.seed)
     only = found[0]
     if len(found) > 1 or not isinstance(only, Corpus):
-        raise ValueError("state: carried goes on in one text, without weights and without shards")
+        raise ValueError(
+            "state: carried goes on in one text, without weights and without shards; --state fresh "
+            "takes them"
+        )
     return Streams(only, settings.rows, length)

@@ -8,6 +8,7 @@ Specified in specs/train.md (TRAIN-9 to TRAIN-11).
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import tape
 from atlas_ref import backend
 from atlas_ref.messages import first_problem
 from atlas_ref.models import language_model
+from atlas_ref.models.initial import Initial
 from atlas_ref.optim import groups
 from atlas_ref.train import models, optimisers, sampler
 from atlas_ref.train.data import Data
@@ -94,7 +96,7 @@ def task(settings: Settings, data: Data) -> Task:
         ValueError: names the setting that is wrong.
     """
     config = models.model(settings.model, data.vocabulary.size)
-    takes = models.takes_documents(config) and settings.state == "fresh"
+    takes = models.takes_documents(config) and not settings.carried
     if settings.documents and not takes:
         raise ValueError(
             "documents: rows of this model share a memory, or their state is carried; neither can "
@@ -108,7 +110,7 @@ def start(own: Task) -> Moment:
     """The moment before the first step (TRAIN-10)."""
     s = own.settings
     params = language_model.init(own.config, s.seed, dtype=KIND)
-    state = language_model.start(own.config, s.rows, dtype=KIND) if s.state == "carried" else None
+    state = language_model.start(own.config, s.rows, dtype=KIND) if s.carried else None
     return Moment(0, params, groups.init(own.optimiser, params), own.data.sampler.start(), state)
 
 
@@ -209,8 +211,21 @@ def detached(state: Any) -> Any:
     return build([plain(each) for each in leaves])
 
 
-def evaluate(own: Task, params: language_model.Params) -> Loss | None:
-    """The loss of held-out text, each row from a start (TRAIN-11).
+def memories(config: language_model.Config, state: language_model.State | None) -> Initial:
+    """Memories that all rows share, as a model starts from them; () for none (TRAIN-6, MODEL-16)."""
+    if state is None:
+        return ()
+    found: list[Any] = []
+    for block, own in zip(config.blocks, state.blocks, strict=True):
+        shares = models.shares_rows(block)
+        held = own.memory.levels.states[0] if shares else None
+        found.append({"weights": held.weights, "momentum": held.momentum} if shares else None)
+    return tuple(found) if any(found) else ()
+
+
+def evaluate(own: Task, moment: Moment) -> Loss | None:
+    """The loss of held-out text, each row from a start, and from memories that all rows share
+    (TRAIN-11).
 
     Returns:
         None where nothing is held out.
@@ -221,20 +236,21 @@ def evaluate(own: Task, params: language_model.Params) -> Loss | None:
     held, s = own.data.held, own.settings
     if held is None:
         return None
+    initial = memories(own.config, moment.state)
+    begun = functools.partial(language_model.start, own.config, dtype=KIND, initial=initial)
     value, count = 0.0, 0
     batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
     for batch in batches:
         for rows, reset, _ in _calls(own, batch):
             with _finite("held-out text"):
-                found = _loss(own.config, params, rows, reset)
+                found = _loss(own.config, moment.params, begun(len(rows.ids)), rows, reset)
             value += found * rows.tokens
             count += rows.tokens
     loss = value / count
     return Loss(loss, bits(loss, held.size / len(held.ids)), count)
 
 
-def _loss(config: language_model.Config, params: Any, rows: Rows, reset: Any) -> float:
-    begun = language_model.start(config, len(rows.ids), dtype=KIND)
+def _loss(config: language_model.Config, params: Any, begun: Any, rows: Rows, reset: Any) -> float:
     ids, targets = rows.ids[:, :-1], rows.ids[:, 1:]
     _, found = language_model.loss(config, params, begun, ids, targets=targets, reset=reset)
     return float(backend.host(found))

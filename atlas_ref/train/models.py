@@ -81,12 +81,14 @@ def model(settings: Model, vocabulary: int) -> language_model.Config:
 
 def takes_documents(config: language_model.Config) -> bool:
     """Whether memories can start anew at a token of some rows alone (TRAIN-8)."""
-    return not any(_knows_none(each) for each in config.blocks)
+    return not any(
+        shares_rows(each) or (isinstance(each, mac.Config) and each.context == "mean_of_call")
+        for each in config.blocks
+    )
 
 
-def _knows_none(own: Any) -> bool:
-    if isinstance(own, mac.Config) and own.context == "mean_of_call":
-        return True
+def shares_rows(own: Any) -> bool:
+    """Whether a block has one memory for all rows of a batch (TRAIN-6, TRAIN-8)."""
     if own.memory is None or not isinstance(own.memory, shared_memory.Config):
         return False
     rule = own.memory.level.config

@@ -146,7 +146,8 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
             break
     assert saved == moment.step
     if finished:
-        models.save(folder / MODEL, own.config, moment.params, source=_source(own))
+        initial = loop.memories(own.config, moment.state)
+        models.save(folder / MODEL, own.config, moment.params, source=_source(own), initial=initial)
     return Ended(moment.step, loss, held, last, finished)
 
 
@@ -176,7 +177,7 @@ def _line(own: Task, step: int, told: loop.Measured, speed: float) -> dict[str, 
 
 
 def _evaluated(own: Task, moment: Moment, log: _Log) -> loop.Loss | None:
-    found = loop.evaluate(own, moment.params)
+    found = loop.evaluate(own, moment)
     if found is not None:
         log.write({"step": moment.step, "held_out": found._asdict()})
     return found

@@ -123,7 +123,8 @@ class Settings(Frozen):
         rows, tokens, accumulation: B rows of T predicted tokens, and so many batches to a step.
         steps: of the optimiser.
         seed: of parameters and of rows.
-        state: fresh, each batch starts anew; carried, it goes on where the one before ended.
+        state: fresh, each batch starts anew; carried, it goes on where the one before ended; None
+            for carried where the model keeps its memories in public code, else fresh.
         documents: whether memories start anew where a document starts; None where they can.
         evaluate_every, evaluate_batches: steps between evaluations, and their batches; 0 for none.
         save_every, keep: steps between checkpoints, and how many of the last ones stay.
@@ -138,10 +139,17 @@ class Settings(Frozen):
     accumulation: Size = 1
     steps: Many = 1000
     seed: Seed = 0
-    state: Literal["fresh", "carried"] = "fresh"
+    state: Literal["fresh", "carried"] | None = None
     documents: bool | None = None
     evaluate_every: Annotated[int, Field(ge=0)] = 100
     evaluate_batches: Size = 16
     save_every: Many = 100
     keep: Many = 5
     log_every: Many = 1
+
+    @property
+    def carried(self) -> bool:
+        """Whether states go on from batch to batch (TRAIN-6)."""
+        own = self.model
+        keeps = own.model == "atlas-mag" and own.memory and own.preset in (None, "atlas-mag")
+        return self.state == "carried" or (self.state is None and keeps)

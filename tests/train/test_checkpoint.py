@@ -57,9 +57,12 @@ def test_a_run_leaves_settings_log_checkpoints_and_the_model(asked, tmp_path):
 
 
 @pytest.mark.clause("TRAIN-13", "TRAIN-6", "TRAIN-15")
-@pytest.mark.parametrize("state", ["fresh", "carried"])
-def test_a_run_that_stops_and_goes_on_has_the_same_bytes(state, asked, tmp_path):
-    asked = asked.replaced(state=state, model=Model(model="mag", dim=8, layers=1, heads=2))
+@pytest.mark.parametrize(
+    ("kind", "state"), [("mag", "fresh"), ("mag", "carried"), ("atlas-mag", None)]
+)
+def test_a_run_that_stops_and_goes_on_has_the_same_bytes(kind, state, asked, tmp_path):
+    own = Model(model=kind, dim=8, layers=1, heads=2, expansion=1)
+    asked = asked.replaced(state=state, model=own)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     trained(whole, asked)
     own, moment = run.prepare(parts, asked)
@@ -76,6 +79,8 @@ def test_a_run_that_stops_and_goes_on_has_the_same_bytes(state, asked, tmp_path)
     assert (json.loads(files.read(whole / last)[0][checkpoint.KEY])["state"] is None) == (
         state == "fresh"
     )
+    initial = models.read(whole / run.MODEL).initial
+    assert [bool(each) for each in initial] == ([True] if kind == "atlas-mag" else [])
 
 
 @pytest.mark.clause("TRAIN-12")

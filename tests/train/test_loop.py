@@ -15,6 +15,7 @@ from atlas_ref.optim import groups
 from atlas_ref.train import data, loop, models, optimisers
 from atlas_ref.train.sampler import Rows
 from atlas_ref.train.settings import Model, Optimiser
+from atlas_ref.types import same_bits
 from tape import ops
 from tape.nested import flatten
 from tape.variable import Variable
@@ -157,12 +158,12 @@ def test_a_model_learns_and_the_units_agree(tmp_path):
     moment, told = stepped(own, 25)
     assert told[-1].loss < told[0].loss - 0.4
     assert abs(told[0].loss - math.log(256)) < 0.1
-    first, last = (loop.evaluate(own, each.params) for each in (loop.start(own), moment))
+    first, last = (loop.evaluate(own, each) for each in (loop.start(own), moment))
     assert last.loss < first.loss - 0.4
     assert last.bits_per_byte == pytest.approx(last.loss / math.log(2))
     assert loop.bits(math.log(2), 4.0) == 0.25
-    assert loop.evaluate(own, moment.params) == last
-    assert loop.evaluate(own._replace(data=own.data._replace(held=None)), moment.params) is None
+    assert loop.evaluate(own, moment) == last
+    assert loop.evaluate(own._replace(data=own.data._replace(held=None)), moment) is None
 
 
 @pytest.mark.clause("TRAIN-10")
@@ -261,3 +262,21 @@ def test_after_the_third_step_no_page_is_touched_for_the_first_time(tmp_path):
     for _ in range(4):
         moment, _ = loop.step(own, moment)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 4 * 200
+
+
+@pytest.mark.clause("TRAIN-6", "TRAIN-11")
+def test_shared_memories_go_on_into_evaluations_and_are_no_parameters(tmp_path):
+    own = tasked(tmp_path, model=Model(model="atlas-mag", **SMALL))
+    assert own.settings.carried
+    first = loop.start(own)
+    moment, _ = stepped(own, 3)
+    for name in ("W_up", "W_down"):
+        held = [each.state.blocks[0].memory.levels.states[0].weights for each in (first, moment)]
+        if name in held[0]:
+            assert np.abs(held[1][name] - held[0][name]).max() > 0
+    assert same_bits(
+        first.params.blocks[0].memory.phi, moment.params.blocks[0].memory.phi
+    )  # the outer optimiser leaves them
+    anew = loop.evaluate(own, moment._replace(state=first.state))
+    assert loop.evaluate(own, moment).loss != anew.loss
+    assert loop.evaluate(own, moment) == loop.evaluate(own, moment)

@@ -78,7 +78,7 @@ def train(
     accumulation: Annotated[int | None, _one("--gradient-accumulation-steps", text="Batches to a step. 1.", min=1)] = None,
     steps: Annotated[int | None, _one("--steps", "--max-steps", text="Steps of the run. 1000.", min=1)] = None,
     seed: Annotated[int | None, _one("--seed", text="Of parameters and rows. 0.", min=0)] = None,
-    state: Annotated[str | None, _one("--state", text="fresh or carried from batch to batch. fresh.")] = None,
+    state: Annotated[str | None, _one("--state", text="fresh, or carried from batch to batch.")] = None,
     documents: Annotated[bool | None, _one("--documents/--no-documents", text="Memories start anew with documents.")] = None,
     evaluate_every: Annotated[int | None, _one("--eval-every", text="Steps; 0 for never. 100.", min=0)] = None,
     evaluate_batches: Annotated[int | None, _one("--eval-batches", text="Batches of an evaluation. 16.", min=1)] = None,
