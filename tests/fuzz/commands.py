@@ -248,6 +248,7 @@ GOOD: dict[str, Draw] = {
     "max_bits": _few(53, 256),
     "depth": _few(0, 0, 0, 0, 1),
     "train out": _out(""),
+    "tensorboard": _out(""),
     "data": _prose,
     "held_out": _prose,
     "train model": _word("lmm", "mag", "omega", "titans"),
