@@ -160,6 +160,13 @@ def _program(room: Room, good: bool) -> str:
     return command
 
 
+def _prose(room: Room, good: bool) -> str:
+    """A text; no folder but the room, since all that lies below one is read."""
+    if not good and room.random.random() < 0.3:
+        return room.random.choice(("absent", "", "/dev/null", "x" * 300, "/dev/zero"))
+    return room.put(room.name(".txt"), room.good["prose"]["a.txt"])
+
+
 #: Parameter, or command and parameter -> what is good for it, or malformed.
 GOOD: dict[str, Draw] = {
     "file": _tensors("case"),
@@ -240,6 +247,28 @@ GOOD: dict[str, Draw] = {
     "shrink": _few(0, 5),
     "max_bits": _few(53, 256),
     "depth": _few(0, 0, 0, 0, 1),
+    "train out": _out(""),
+    "data": _prose,
+    "held_out": _prose,
+    "train model": _word("lmm", "mag", "omega", "titans"),
+    "train rule": _word("delta", "hebbian"),
+    "train preset": _word("unit", "causal", "titans"),
+    "tokenizer": _text("settings"),
+    "mixture": _word("smollm-corpus"),
+    "subsets": _word("cosmopedia-v2"),
+    "weights": _word("1"),
+    "optimiser": _word("adamw", "muon"),
+    "state": _word("fresh", "carried"),
+    "schedule": _word("cosine", "constant"),
+    "train only": _word("*", "*.txt"),
+    "steps": _few(1, 2),
+    "dim": _few(8),
+    "layers": _few(1),
+    "rows": _few(1, 2),
+    "train tokens": _few(4),
+    "runs": _tree("run"),
+    "plot out": _out(".svg"),
+    "unit": _word("bits", "nats"),
 }
 
 #: Options that cost a process, or the search of many conventions: seldom is enough.
@@ -253,10 +282,14 @@ ALWAYS = {
     "identify": ("depth",),
     "check": ("timeout",),
     "trace-spec": ("root",),
+    "train": ("data", "steps", "dim", "layers", "rows", "tokens"),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
 TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
+
+#: Chance of an option of commands with many, most of which exclude each other.
+FEWER = {"new": 0.06, "train": 0.02}
 
 #: Options of which a command takes one.
 EITHER = ("against", "impl", "command", "program")
@@ -274,8 +307,8 @@ def draw(room: Room, command: Command) -> list[str]:
         chance = SELDOM if parameter.name in COSTLY else OFTEN
         if parameter.name == "command":
             chance = 0.1
-        if command.name == "new" and not parameter.required:
-            chance = 0.06
+        if command.name in FEWER and not parameter.required:
+            chance = FEWER[command.name]
         if random.random() < 0.95 and not _fits(parameter.name, chosen):
             continue
         if parameter.required or parameter.name == "files":

@@ -136,8 +136,22 @@ def write(folder: Path) -> Path:
     _write_models(folder)
     _write_set(folder / "set")
     _write_texts(folder)
+    _write_training(folder)
     _write_root(folder / "root")
     return folder
+
+
+def _write_training(folder: Path) -> None:
+    """A text, and the folder of a run."""
+    for kind in ("prose", "run"):
+        (folder / kind).mkdir()
+    (folder / "prose" / "a.txt").write_text("a memory learns at test time\n" * 20)
+    lines = [
+        {"step": 1, "tokens": 8, "loss": 5.5, "bits_per_byte": 7.9},
+        {"step": 1, "held_out": {"loss": 5.4, "bits_per_byte": 7.8, "tokens": 8}},
+    ]
+    text = "".join(json.dumps(each) + "\n" for each in lines)
+    (folder / "run" / "log.jsonl").write_text(text)
 
 
 def _put(path: Path, header: Any, tensors: Any) -> None:
