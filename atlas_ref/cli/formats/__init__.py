@@ -41,6 +41,7 @@ REPLIES: dict[str, Any] = {
     "model identify": models.IdentifiedModules,
     "train": training.Trained,
     "plot": training.Plotted,
+    "evaluate": training.Evaluated | training.Watched,
     "probe capacity": probes.Capacity,
 }
 
