@@ -42,6 +42,7 @@ REPLIES: dict[str, Any] = {
     "train": training.Trained,
     "plot": training.Plotted,
     "evaluate": training.Evaluated | training.Watched,
+    "generate": training.Generated,
     "probe capacity": probes.Capacity,
 }
 

@@ -100,3 +100,21 @@ class Watched(Reply):
     watched: str
     out: str
     evaluations: list[Line | Broken]
+
+
+class Sample(BaseModel):
+    """A text that a model went on with."""
+
+    seed: int
+    text: str = Field(description="without the prompt and the stop token")
+    tokens: list[int] = Field(description="with the stop token")
+    stopped: bool
+
+
+class Generated(Reply):
+    """Texts that a model went on with."""
+
+    exit: Literal[0]
+    model: str
+    prompt: str
+    samples: list[Sample]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from atlas_ref.cli.train import evaluate, plot, train
+from atlas_ref.cli.train import evaluate, generate, plot, train
 
 
 def register(app: typer.Typer) -> None:
@@ -12,3 +12,4 @@ def register(app: typer.Typer) -> None:
     train.register(app)
     plot.register(app)
     evaluate.register(app)
+    generate.register(app)

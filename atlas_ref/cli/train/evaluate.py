@@ -205,9 +205,7 @@ def _watched(
         output.say(f"{line['checkpoint']}: {words(line) if problem is None else problem}")
 
     with progress.stopping() as stopped:
-        new = watch.watch(
-            folder, results, work, told=tell, stopped=stopped, once=once, poll=poll
-        )
+        new = watch.watch(folder, results, work, told=tell, stopped=stopped, once=once, poll=poll)
     if as_json:
         output.emit_json(
             {"exit": 0, "watched": str(folder), "out": str(results), "evaluations": new}

@@ -168,7 +168,10 @@ def _mean(own: Saved, calls: list[Call], ratio: float, told: _Told) -> Loss:
     for call in calls:
         if call.starts:
             state = language_model.start(
-                own.config, len(call.ids), dtype=precision(own.params.embedding), initial=own.initial
+                own.config,
+                len(call.ids),
+                dtype=precision(own.params.embedding),
+                initial=own.initial,
             )
         state, found = _loss(own, state, call)
         value += found * _counted(call)
