@@ -56,10 +56,10 @@ def printable(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """The text with its line ends and tabs, other characters that a terminal would act upon written
-    out.
+    """The text with its line ends, a tab as four blanks, and all else that a terminal would act upon
+    written out.
     """
-    return "".join(c if c in "\n\t" else printable(c) for c in text)
+    return "\n".join(printable(line.replace("\t", " " * 4)) for line in text.split("\n"))
 
 
 def emit(text: str) -> None:

@@ -68,7 +68,7 @@ def test_what_cannot_be_evaluated_is_one_line(cli, tmp_path):
         ((model, "--state", "rows"), "state: must be 'row' or 'document'"),
         ((model, "--without", "writes,writes"), "--without: 'writes,writes' names one twice"),
         ((model, "--without", "write"), "without.0: must be 'writes' or 'memory'"),
-        ((model, "--poll", "nan"), "--poll: "),
+        ((model, "--poll", "inf"), "--poll: inf, a finite number is needed"),
         ((model, "--seq-len", 5000), "held out: "),
         ((model, "--seq-len", 16, "--skip-tokens", 16), "skip: 16, no row or document"),
         ((model, "--data", tmp_path / "no"), "no: no such file or folder"),
@@ -169,5 +169,6 @@ def test_what_cannot_be_generated_is_one_line(cli, tmp_path):
 
 @pytest.mark.clause("EVAL-8")
 def test_what_a_terminal_would_act_upon_is_written_out(cli):
-    ran = cli("generate", trained.model(), "-p", "\x1b[31m\ta\n", "--tokens", 0, "--echo")
-    assert ran.out == "\\x1b[31m\ta\n\n"
+    words = ("generate", trained.model(), "-p", "\x1b[31m\ta\n", "--tokens", 0)
+    assert cli(*words, "--echo").out == "\\x1b[31m    a\n\n"
+    assert cli(*words, "--json").json["prompt"] == "\x1b[31m\ta\n"

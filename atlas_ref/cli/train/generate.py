@@ -79,9 +79,7 @@ def generate(
             pieces = library.stream(own, words, ids, stop=ends, seed=seed + i, **how)
             found.append(_sample(pieces, seed + i, text if echo else "", as_json))
     if as_json:
-        output.emit_json(
-            {"exit": 0, "model": str(model), "prompt": output.readable(text), "samples": found}
-        )
+        output.emit_json({"exit": 0, "model": str(model), "prompt": text, "samples": found})
     return 0
 
 
@@ -111,9 +109,9 @@ def _sample(pieces: Any, seed: int, before: str, silent: bool) -> dict[str, Any]
     for piece in pieces:
         ids += [] if piece.id is None else [piece.id]
         stopped = stopped or piece.stopped
-        parts.append(output.readable(piece.text))
-        if parts[-1] and not silent:
-            output.emit(parts[-1])
+        parts.append(piece.text)
+        if piece.text and not silent:
+            output.emit(output.readable(piece.text))
     if not silent:
         output.emit("\n")
         speed = len(ids) / (time.perf_counter() - begun)
