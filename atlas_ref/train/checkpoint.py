@@ -25,6 +25,9 @@ from atlas_ref.storage.json_text import decoded
 from atlas_ref.train import states
 from atlas_ref.train.loop import Moment, Task
 
+#: Where a model's file came from, in its metadata, if a run wrote it.
+ORIGIN = "atlas-ref train"
+
 #: Metadata key of the JSON object, and its version.
 KEY, SCHEMA = "atlas_ref_training", 1
 
@@ -80,7 +83,7 @@ def read(path: Path, own: Task) -> Moment:
         ValueError: names the file, and what is wrong with it.
     """
     try:
-        header, tensors = _whole(path)
+        header, tensors = whole(path)
         if header["text"] != own.data.fingerprint:
             raise ValueError("the text is not that of the run: a file has changed, or is another")
         return _moment(header, tensors, own)
@@ -90,36 +93,33 @@ def read(path: Path, own: Task) -> Moment:
         raise ValueError(f"{path}: {error}") from None
 
 
-def model(path: Path) -> tuple[language_model.Config, language_model.Params, dict[str, Any]]:
-    """Settings and parameters of the model of a checkpoint, and its header (TRAIN-13).
+def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and tensors of a checkpoint that is not cut short (TRAIN-12).
 
     Raises:
-        ValueError: names the file, and what is wrong with it.
+        ValueError: what is wrong with it, without its name.
     """
-    try:
-        header, tensors = _whole(path)
-        config = models.config_of(header["config"])
-        return config, _params(config, tensors), header
-    except KeyError as error:
-        raise ValueError(f"{path}: {error} is missing") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and tensors of a checkpoint that is not cut short."""
     metadata, tensors = files.read(path, "is a folder, a checkpoint is needed")
     if KEY not in metadata:
         raise ValueError(f"metadata key {KEY!r}: missing, this is no checkpoint of training")
+    return header_of(metadata), tensors
+
+
+def header_of(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object of a checkpoint's metadata (TRAIN-12).
+
+    Raises:
+        ValueError: it is of another version.
+    """
     header = decoded(metadata[KEY])
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         found = header.get("schema") if isinstance(header, dict) else header
         raise ValueError(f"schema: {SCHEMA} is needed, found {shown(found)}")
-    return header, tensors
+    return header
 
 
 def _moment(header: Mapping[str, Any], tensors: Mapping[str, Any], own: Task) -> Moment:
-    params = _params(own.config, tensors)
+    params = params_of(own.config, tensors)
     state = header["state"]
     return Moment(
         step=int(header["step"]),
@@ -130,7 +130,12 @@ def _moment(header: Mapping[str, Any], tensors: Mapping[str, Any], own: Task) ->
     )
 
 
-def _params(config: language_model.Config, tensors: Mapping[str, Any]) -> Any:
+def params_of(config: language_model.Config, tensors: Mapping[str, Any]) -> Any:
+    """Parameters of the model of a checkpoint, from its tensors (TRAIN-12).
+
+    Raises:
+        ValueError: names those that contradict the settings.
+    """
     return models.params_from(config, _below(PARAMS, tensors))
 
 
@@ -167,7 +172,7 @@ def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | No
             continue
         path = folder / NAME.format(number)
         try:
-            _whole(path)
+            whole(path)
         except ValueError as error:
             broken.append(f"{path.name}: {error}")
             continue
@@ -184,8 +189,16 @@ def keep(folder: Path, count: int) -> None:
 
 
 def roll_back(folder: Path, step: int) -> None:
-    """Remove the checkpoints after a step (TRAIN-14)."""
-    for number in steps(folder):
+    """Remove the checkpoints after a step, the last one first (TRAIN-14).
+
+    Raises:
+        ValueError: no checkpoint would be left.
+    """
+    found = steps(folder)
+    if not found or found[-1] > step:
+        first = f"the first one is of step {found[-1]}" if found else "there is none"
+        raise ValueError(f"{folder}: no checkpoint up to step {step}; {first}")
+    for number in found:
         if number > step:
             _remove(folder / NAME.format(number))
 
@@ -205,11 +218,13 @@ def _remove(path: Path) -> None:
 __all__ = [
     "Found",
     "clean",
+    "header_of",
     "keep",
-    "model",
     "newest",
+    "params_of",
     "read",
     "roll_back",
     "save",
     "steps",
+    "whole",
 ]

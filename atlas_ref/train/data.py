@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atlas_ref.messages import no_such
+from atlas_ref.storage import files
 from atlas_ref.train import sampler, text
 from atlas_ref.train.sampler import Corpus, Mixture, Sampler, Source, Streams
 from atlas_ref.train.settings import Settings, Text
@@ -67,6 +68,7 @@ def load(settings: Settings) -> Data:
     own, seen = settings.text, hashlib.sha256()
     words = vocabulary(own.tokenizer)
     seen.update(f"{words.size}\n".encode())
+    seen.update(b"" if own.tokenizer is None else files.read_bytes(own.tokenizer))
     paths = _paths(own)
     shards = [path for path in paths if path.endswith(SUFFIX)]
     if shards and len(shards) < len(paths):

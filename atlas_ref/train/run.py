@@ -22,6 +22,7 @@ from atlas_ref.storage.json_text import decoded
 from atlas_ref.train import checkpoint, data, loop
 from atlas_ref.train.loop import Diverged, Moment, Task
 from atlas_ref.train.settings import Settings
+from atlas_ref.train.vocabulary import NAME
 
 #: Files of the folder of a run.
 SETTINGS, LOG, MODEL = "run.json", "log.jsonl", "model.safetensors"
@@ -71,23 +72,37 @@ def prepare(folder: Path, settings: Settings, *, resume: bool = False) -> tuple[
     Raises:
         ValueError: names the file or the setting that is wrong, in one line.
     """
-    if not resume and os.path.lexists(folder / SETTINGS):
-        raise ValueError(f"{folder}: has a run already; --resume goes on with it")
+    if not resume:
+        _refuse_run(folder)
     own = loop.task(settings, data.load(settings))
     _make(folder)
+    checkpoint.clean(folder)
     if resume:
-        checkpoint.clean(folder)
         found = checkpoint.newest(folder, own)
         if found is not None:
             return own, found.moment
     moment = loop.start(own)
+    if settings.text.tokenizer is not None:
+        _put(folder / NAME, files.read_bytes(settings.text.tokenizer))
     text = json.dumps(settings.model_dump(mode="json"), indent=2) + "\n"
-    try:
-        files.write_bytes(folder / SETTINGS, text.encode(), durable=True)
-    except ValueError as error:
-        raise ValueError(f"{folder / SETTINGS}: {error}") from None
+    _put(folder / SETTINGS, text.encode())
     checkpoint.save(folder, own, moment)
     return own, moment
+
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse a folder with settings of a run, or with checkpoints whose settings are gone."""
+    if os.path.lexists(folder / SETTINGS):
+        raise ValueError(f"{folder}: has a run already; --resume goes on with it")
+    if folder.is_dir() and checkpoint.steps(folder):
+        raise ValueError(f"{folder}: has checkpoints of a run, but no {SETTINGS}")
+
+
+def _put(path: Path, data: bytes) -> None:
+    try:
+        files.write_bytes(path, data, durable=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _make(folder: Path) -> None:
@@ -147,7 +162,13 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
     assert saved == moment.step
     if finished:
         initial = loop.memories(own.config, moment.state)
-        models.save(folder / MODEL, own.config, moment.params, source=_source(own), initial=initial)
+        models.save(
+            folder / MODEL,
+            own.config,
+            moment.params,
+            source=_source(moment.step, own),
+            initial=initial,
+        )
     return Ended(moment.step, loss, held, last, finished)
 
 
@@ -160,8 +181,9 @@ def _told_last(path: Path) -> Iterator[None]:
         raise Diverged(f"{error}; the last checkpoint is {path}") from None
 
 
-def _source(own: Task) -> dict[str, Any]:
-    return {"from": "atlas-ref train", "settings": own.settings.model_dump(mode="json")}
+def _source(step: int, own: Task) -> dict[str, Any]:
+    settings = own.settings.model_dump(mode="json")
+    return {"from": checkpoint.ORIGIN, "step": step, "settings": settings}
 
 
 def _line(own: Task, step: int, told: loop.Measured, speed: float) -> dict[str, Any]:

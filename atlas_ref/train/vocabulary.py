@@ -14,6 +14,9 @@ from atlas_ref.storage import files
 
 Ids = np.ndarray[Any, Any]
 
+#: Name of the `tokenizers` file that lies in the folder of a run.
+NAME = "tokenizer.json"
+
 #: Names of tokens that stand before and after a document, in the order in which they are looked for.
 FIRST = ("<bos>", "<s>", "[BOS]", "<|startoftext|>")
 LAST = ("<eos>", "</s>", "[EOS]", "<|endoftext|>")

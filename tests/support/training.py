@@ -15,16 +15,6 @@ from atlas_ref.train.settings import Model, Optimiser, Settings, Text
 #: A model whose step takes milliseconds: delta is its shortest rule.
 TINY = Model(model="lmm", rule="delta", dim=8, layers=1, heads=2, kernel=1, expansion=1)
 
-#: What `python -c` runs to train in a folder, or to go on.
-CHILD = """
-import sys
-from pathlib import Path
-from atlas_ref.train import run
-folder = Path(sys.argv[1])
-own, moment = run.prepare(folder, run.settings_of(folder), resume=True)
-run.run(folder, own, moment)
-"""
-
 
 def library(folder: Path, *, files: int = 4, size: int = 400) -> Path:
     """A folder of text of a few words, drawn from a seed."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -19,9 +16,12 @@ from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
 from atlas_ref.storage import files
 from atlas_ref.train import checkpoint, data, loop, run, states
+from atlas_ref.train import trained as trained_model
 from atlas_ref.train.settings import Model, Optimiser
 from atlas_ref.types import same_bits
-from tests.support.training import CHILD, library, log_of, settings, trained
+from tests.support.training import library, log_of, settings, trained
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.host("trains in folders")
 
@@ -44,9 +44,10 @@ def test_a_run_leaves_settings_log_checkpoints_and_the_model(asked, tmp_path):
     assert (ended.step, ended.finished, ended.path.name) == (6, True, kept[-1])
     assert run.settings_of(out) == asked
     config, params = models.load(out / "model.safetensors")
-    again, same, header = checkpoint.model(ended.path)
-    assert (config, header["step"]) == (again, 6)
-    assert same_bits(params.__dict__, same.__dict__)
+    for place in (ended.path, out, out / "model.safetensors"):
+        same = trained_model.load(place)
+        assert (same.config, same.step, same.settings) == (config, 6, asked)
+        assert same_bits(params.__dict__, same.params.__dict__)
     told = run.lines(out / "log.jsonl")
     assert [(each["step"], "held_out" in each) for each in told] == [
         *((1, False), (2, False), (3, False), (3, True)),
@@ -165,8 +166,7 @@ def test_a_run_that_diverges_leaves_its_last_checkpoint_whole(asked, tmp_path):
     own = loop.task(asked, data.load(asked))
     found = checkpoint.newest(out, own)
     assert found.broken == ()
-    _, params, _ = checkpoint.model(found.path)
-    assert np.isfinite(params.embedding).all()
+    assert np.isfinite(trained_model.load(out).params.embedding).all()
 
 
 class Full:
@@ -218,48 +218,50 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(asked, tmp_path):
 # -- kills -----------------------------------------------------------------------------------------
 
 
-def killed(folder: Path, kills: int, seed: int) -> int:
-    """Kill a run at random moments and let it go on; the number of kills that hit it."""
-    draw, hits = random.Random(seed), 0
-    for number in range(100 * kills):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)])
-        last = checkpoint.steps(folder)[0]
-        if hits == kills:
-            assert child.wait(600) == 0
-            return hits
-        if number % 5 == 4:
-            time.sleep(draw.random() * 2.0)  # perhaps before the first step
-        goal = last + draw.randrange(1, 4)
-        while number % 5 < 4 and child.poll() is None and checkpoint.steps(folder)[0] < goal:
-            time.sleep(0.001)
-        time.sleep(draw.random() * 0.02)
-        child.send_signal(signal.SIGKILL)
-        hits += child.wait(600) == -signal.SIGKILL
-        assert checkpoint.steps(folder)[0] >= last
-    raise AssertionError(f"{hits} of {kills} kills hit the run")
-
-
-def _same_after(kills: int, steps: int, tmp_path: Path) -> None:
-    asked = settings(
-        library(tmp_path), steps=steps, save_every=1, state="carried", evaluate_every=7
+def killed(folder: Path, asked, kills: int) -> int:
+    """Train in a folder in many lives; the number of kills that hit the run."""
+    folder.with_suffix(".json").write_text(asked.model_dump_json())
+    words = [sys.executable, "-m", "tests.support.killing", str(folder), "5", str(kills)]
+    ran = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)["kills"]
+
+
+def _same_after(asked, kills: int, tmp_path: Path) -> int:
+    """The number of kills; none stands for a kill at each planted place."""
     whole, other = tmp_path / "whole", tmp_path / "killed"
     trained(whole, asked)
-    run.prepare(other, asked)
-    assert killed(other, kills, seed=kills) == kills
-    last = checkpoint.NAME.format(steps)
+    found = killed(other, asked, kills)
+    last = checkpoint.NAME.format(asked.steps)
     assert (other / last).read_bytes() == (whole / last).read_bytes()
     assert (other / run.MODEL).read_bytes() == (whole / run.MODEL).read_bytes()
     assert log_of(other) == log_of(whole)
     assert names(other) == names(whole)
+    return found
 
 
 @pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
-def test_a_run_that_is_killed_three_times_ends_with_the_same_bytes(tmp_path):
-    _same_after(3, 40, tmp_path)
+def test_a_run_that_is_killed_at_planted_places_ends_with_the_same_bytes(asked, tmp_path):
+    asked = asked.replaced(steps=12, save_every=1, keep=2, state="carried", evaluate_every=4)
+    assert _same_after(asked, 0, tmp_path) >= 20
+
+
+@pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(asked, tmp_path):
+    asked = asked.replaced(steps=30, save_every=2, keep=2, evaluate_every=7)
+    assert _same_after(asked, 20, tmp_path) == 20
 
 
 @pytest.mark.slow
 @pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
-def test_a_run_that_is_killed_twenty_times_ends_with_the_same_bytes(tmp_path):
-    _same_after(20, 150, tmp_path)
+@pytest.mark.parametrize("kind", ["mag", "mal", "mac", "lmm", "omega", "atlas-mag"])
+@pytest.mark.parametrize("kills", [0, 40], ids=["planted", "random"])
+def test_runs_of_every_model_that_are_killed_end_with_the_same_bytes(kind, kills, asked, tmp_path):
+    own = Model(model=kind, dim=8, layers=2, heads=2, expansion=1)
+    optimiser = Optimiser(name="adamw" if kind == "atlas-mag" else "muon")
+    asked = asked.replaced(
+        model=own, optimiser=optimiser, steps=30, save_every=1, accumulation=2, evaluate_every=7
+    )
+    assert _same_after(asked, kills, tmp_path) >= 20
