@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.models import generation, language_model
 from atlas_ref.rules.checks import precision
-from atlas_ref.train.evaluation.saved import Saved
+from atlas_ref.train.trained import Trained
 from atlas_ref.train.vocabulary import Bytes, Vocabulary
 
 #: What stands for bytes that are no UTF-8, or not yet.
@@ -76,7 +76,7 @@ def _one(words: Vocabulary, text: str) -> int:
 
 
 def stream(
-    own: Saved, words: Vocabulary, prompt: Sequence[int], *, stop: Sequence[int] = (), **how: Any
+    own: Trained, prompt: Sequence[int], *, stop: Sequence[int] = (), **how: Any
 ) -> Iterator[Piece]:
     """The text that goes on after a prompt, as soon as it is drawn (EVAL-7, MODEL-18).
 
@@ -93,7 +93,7 @@ def stream(
         own.config, 1, dtype=precision(own.params.embedding), initial=own.initial
     )
     steps = generation.stream(own.config, own.params, ids, state=state, stop=stop, **how)
-    return _pieces(words, steps, frozenset(stop))
+    return _pieces(own.vocabulary, steps, frozenset(stop))
 
 
 def _pieces(

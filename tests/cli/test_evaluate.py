@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from atlas_ref.cli import output
 from atlas_ref.cli.train import evaluate
 from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
@@ -74,7 +75,7 @@ def test_what_cannot_be_evaluated_is_one_line(cli, tmp_path):
         ((model, "--data", tmp_path / "no"), "no: no such file or folder"),
         ((model, "--tokenizer", tmp_path / "words.json"), "words.json"),
         ((tmp_path / "bare.safetensors",), "--data: files or folders of text are needed"),
-        ((tmp_path / "wide.safetensors",), "the model has 300 ids and bytes have 256"),
+        ((tmp_path / "wide.safetensors",), "a model of 300 tokens, bytes have 256"),
         ((tmp_path / "words.json",), "words.json: not a whole safetensors file"),
         (("--watch", tmp_path / "no"), "does not exist"),
     ):
@@ -134,7 +135,7 @@ def test_a_text_is_the_same_for_the_same_seed(cli):
     (alone,) = cli(*words, "--seed", 4, "--json").json["samples"]
     assert alone == second
     shown = cli(*words, "--seed", 3, "--echo")
-    assert shown.out == f"memory learns{first['text']}\n"
+    assert shown.out == output.readable(f"memory learns{first['text']}\n")
     assert shown.err.startswith("seed 3: 8 tokens, ")
 
 

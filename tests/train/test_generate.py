@@ -9,7 +9,7 @@ import pytest
 
 from atlas_ref.models import generation, language_model
 from atlas_ref.train import generate
-from atlas_ref.train.evaluation import saved
+from atlas_ref.train.trained import load
 from atlas_ref.train.vocabulary import Bytes, Tokens
 from tests.support import trained
 
@@ -45,16 +45,16 @@ def pieces(words, ids, stop=()):
 
 @pytest.mark.clause("EVAL-7")
 def test_text_is_what_generation_draws():
-    own = saved.load(trained.model("atlas-mag"))
+    own = load(trained.model("atlas-mag"))
     how = {"steps": 12, "temperature": 0.8, "top_k": 40, "seed": 5}
     prompt = generate.ids_of(Bytes(), "memory ")
-    new = list(generate.stream(own, Bytes(), prompt, **how))
+    new = list(generate.stream(own, prompt, **how))
     start = language_model.start(own.config, 1, dtype="float32", initial=own.initial)
     want = generation.generate(own.config, own.params, prompt[None], state=start, **how).ids[0, 7:]
     assert [each.id for each in new if each.id is not None] == want.tolist()
     assert "".join(each.text for each in new) == bytes(want.tolist()).decode("utf-8", "replace")
     bare = own._replace(initial=())
-    assert [each.id for each in generate.stream(bare, Bytes(), prompt, **how)] != want.tolist()
+    assert [each.id for each in generate.stream(bare, prompt, **how)] != want.tolist()
     assert own.initial
 
 
@@ -73,10 +73,10 @@ def test_a_stop_token_is_no_part_of_the_text():
         *(("a", False), ("b", False)),
         ("", True),
     ]
-    own = saved.load(trained.model())
+    own = load(trained.model())
     prompt = generate.ids_of(Bytes(), "memory")
-    whole = [each.id for each in generate.stream(own, Bytes(), prompt, steps=20, seed=1)]
-    cut = list(generate.stream(own, Bytes(), prompt, steps=20, seed=1, stop=whole[5:6]))
+    whole = [each.id for each in generate.stream(own, prompt, steps=20, seed=1)]
+    cut = list(generate.stream(own, prompt, steps=20, seed=1, stop=whole[5:6]))
     assert [each.id for each in cut if each.id is not None] == whole[: whole.index(whole[5]) + 1]
     assert any(each.stopped for each in cut)
 

@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="a model, or a checkpoint of train")
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="a model, a checkpoint, or the folder of a run"),
     ] = None,
     data: Annotated[
         Words,
@@ -133,12 +134,13 @@ class _Work:
 
     def __call__(self, path: Path) -> dict[str, Any]:
         """What a model costs, as JSON has it."""
-        from atlas_ref.train.evaluation import held, measure, saved
+        from atlas_ref.train import trained
+        from atlas_ref.train.evaluation import held, measure
 
-        own = saved.load(path)
+        own = trained.load(path, tokenizer=self.tokenizer)
         key = (own.settings, own.config.vocabulary)
         if self.held is None or self.held[0] != key:
-            text = held.corpus(own, self.data, tokenizer=self.tokenizer, **self.options)
+            text = held.corpus(own, self.data, **self.options)
             self.held = (key, text)
         with output.progress({"calls": "calls"}) as told:
             found = measure.evaluate(own, self.held[1], self.how, progress=told)

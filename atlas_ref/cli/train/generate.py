@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def generate(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="a model, or a checkpoint of train")
+        Path, typer.Argument(metavar="MODEL", help="a model, a checkpoint, or the folder of a run")
     ],
     prompt: Annotated[
         str | None,
@@ -67,16 +67,16 @@ def generate(
     how |= {"top_p": top_p, "min_p": min_p}
     with bad_input():
         from atlas_ref.train import generate as library
-        from atlas_ref.train.evaluation import saved
+        from atlas_ref.train import trained
 
         text = _prompt(prompt, prompt_file)
-        own = saved.load(model)
-        words = saved.words(own, tokenizer)
+        own = trained.load(model, tokenizer=tokenizer)
+        words = own.vocabulary
         ids = library.ids_of(words, text)
         ends = library.stop_ids(words, stop or ())
         found = []
         for i in range(samples):
-            pieces = library.stream(own, words, ids, stop=ends, seed=seed + i, **how)
+            pieces = library.stream(own, ids, stop=ends, seed=seed + i, **how)
             found.append(_sample(pieces, seed + i, text if echo else "", as_json))
     if as_json:
         output.emit_json({"exit": 0, "model": str(model), "prompt": text, "samples": found})

@@ -20,10 +20,11 @@ from atlas_ref.messages import Progress, first_problem, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.rules.checks import precision
 from atlas_ref.train import loop, sampler
-from atlas_ref.train.evaluation.saved import Saved
 from atlas_ref.train.evaluation.without import WITHOUT
 from atlas_ref.train.sampler import Corpus
+from atlas_ref.train.models import takes_documents
 from atlas_ref.train.settings import Count, Size
+from atlas_ref.train.trained import Trained
 from atlas_ref.types import Frozen
 
 
@@ -108,7 +109,7 @@ class Call(NamedTuple):
 
 
 def evaluate(
-    own: Saved, text: Corpus, settings: Settings, *, progress: Progress = unwatched
+    own: Trained, text: Corpus, settings: Settings, *, progress: Progress = unwatched
 ) -> Found:
     """What a text costs a model (EVAL-2 to EVAL-4).
 
@@ -135,6 +136,15 @@ def evaluate(
     )
 
 
+def apart(own: Trained) -> bool:
+    """Whether memories start anew where a document starts in a row, as they were trained (EVAL-3)."""
+    takes = takes_documents(own.config)
+    if own.settings is None:
+        return takes
+    stated = own.settings.documents
+    return (takes and not own.settings.carried) if stated is None else stated
+
+
 class _Told:
     """Progress over several passes."""
 
@@ -147,7 +157,7 @@ class _Told:
 
 
 def _without(
-    own: Saved, what: str, calls: list[Call], ratio: float, loss: Loss, told: _Told
+    own: Trained, what: str, calls: list[Call], ratio: float, loss: Loss, told: _Told
 ) -> Without:
     try:
         config, params = WITHOUT[what](own.config, own.params)
@@ -162,7 +172,7 @@ def _without(
     return Without(what, found, share, None)
 
 
-def _mean(own: Saved, calls: list[Call], ratio: float, told: _Told) -> Loss:
+def _mean(own: Trained, calls: list[Call], ratio: float, told: _Told) -> Loss:
     """The mean over all predictions that count, calls one after another."""
     value, count, state = 0.0, 0, None
     for call in calls:
@@ -184,7 +194,7 @@ def _mean(own: Saved, calls: list[Call], ratio: float, told: _Told) -> Loss:
     return Loss(loss, perplexity, loop.bits(loss, ratio), count)
 
 
-def _loss(own: Saved, state: Any, call: Call) -> tuple[Any, float]:
+def _loss(own: Trained, state: Any, call: Call) -> tuple[Any, float]:
     """The state behind a call, and the mean of its predictions that count."""
     ids, targets = call.ids[:, :-1], call.ids[:, 1:]
     try:
@@ -207,11 +217,11 @@ def _counted(call: Call) -> int:
     return int(rows * max(0, length - 1 - call.skip))
 
 
-def _calls(own: Saved, text: Corpus, settings: Settings) -> Iterator[Call]:
+def _calls(own: Trained, text: Corpus, settings: Settings) -> Iterator[Call]:
     if settings.state == "document":
         yield from _of_documents(text, settings)
         return
-    s, documents = settings, own.documents
+    s, documents = settings, apart(own)
     sampler.require_long(text, s.tokens + 1)
     spread = sampler.spread(text, rows=s.rows, length=s.tokens + 1, batches=s.batches)
     for batch in spread:
