@@ -299,6 +299,12 @@ GOOD: dict[str, Draw] = {
     "min_p": _word("0", "0.1"),
     "stop": _word(".", "a"),
     "samples": _few(1, 2),
+    "probe needle model": _tensors("trained"),
+    "lengths": _word("70", "60,70"),
+    "depths": _word("0", "0,100", "50"),
+    "digits": _few(1, 2),
+    "probe needle out": _out(".png", ".svg"),
+    "probe needle tokenizer": _text("settings"),
 }
 
 #: Options that cost a process, or the search of many conventions: seldom is enough.
@@ -315,6 +321,7 @@ ALWAYS = {
     "train": ("data", "steps", "dim", "layers", "rows", "tokens"),
     "evaluate": ("data", "rows", "tokens", "batches", "once"),
     "generate": ("tokens",),
+    "probe needle": ("data", "lengths", "depths", "samples"),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.

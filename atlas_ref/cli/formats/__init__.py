@@ -44,6 +44,7 @@ REPLIES: dict[str, Any] = {
     "evaluate": training.Evaluated | training.Watched,
     "generate": training.Generated,
     "probe capacity": probes.Capacity,
+    "probe needle": probes.Needle,
 }
 
 

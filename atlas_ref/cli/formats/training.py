@@ -66,6 +66,7 @@ class Less(BaseModel):
 class Costs(Cost):
     """What text costs a model."""
 
+    causal: bool = Field(description="whether no prediction sees what comes behind it")
     anew: Cost | None = Field(description="the same calls, each from a start")
     without: list[Less]
 

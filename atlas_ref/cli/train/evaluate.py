@@ -144,7 +144,7 @@ class _Work:
             self.held = (key, text)
         with output.progress({"calls": "calls"}) as told:
             found = measure.evaluate(own, self.held[1], self.how, progress=told)
-        return described(found)
+        return {"causal": own.config.causal, **described(found)}
 
 
 def described(found: Found) -> dict[str, Any]:
@@ -174,6 +174,8 @@ def _one(work: _Work, model: Path, as_json: bool) -> int:
     if as_json:
         output.emit_json({"exit": 0, "model": str(model), "state": work.how.state, **about})
         return 0
+    if not about["causal"]:
+        output.say(f"{model}: is not causal, its loss sees what it predicts")
     output.emit_rich(f"{model}: {words(about)}")
     if about["anew"] is not None:
         output.emit_rich(f"each call from a start: {words(about['anew'])}")
