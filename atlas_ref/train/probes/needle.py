@@ -110,10 +110,8 @@ def measure(
         progress: called with "cells", cells that are done, and all of them.
 
     Raises:
-        ValueError: a model that is not causal; hay or lengths that hold no text.
+        ValueError: hay or lengths that hold no text, or logits that are not finite.
     """
-    if not own.config.causal:
-        raise ValueError("the model is not causal, its answers would see themselves")
     limit, cells = reach(own.config), []
     for length in settings.lengths:
         for depth in settings.depths:
@@ -184,19 +182,16 @@ def _raw(words: Vocabulary, text: str) -> np.ndarray[Any, Any]:
 
 
 def _cell(own: Trained, texts: Sequence[Text], length: int, depth: float, limit: int) -> Cell:
-    lengths = [each.answer for each in texts]
-    asked = scores(
-        _logits(own, [each.ids for each in texts]), [each.ids for each in texts], lengths
-    )
-    bare = scores(
-        _logits(own, [each.without for each in texts]), [each.without for each in texts], lengths
-    )
+    counts = [each.answer for each in texts]
+    answers = [each.ids[-count:] for each, count in zip(texts, counts, strict=True)]
+    asked = scores(_logits(own, [each.ids for each in texts], counts), answers)
+    bare = scores(_logits(own, [each.without for each in texts], counts), answers)
     distance = min(each.distance for each in texts)
     return Cell(
         length=length,
         depth=depth,
         exact=float(asked.exact.mean()),
-        tokens=float(asked.right.sum() / sum(lengths)),
+        tokens=float(asked.right.sum() / sum(counts)),
         chance=float(bare.exact.mean()),
         loss=float(asked.loss.mean()),
         gain=float(bare.loss.mean() - asked.loss.mean()),
@@ -219,43 +214,53 @@ class Scores(NamedTuple):
     loss: Any
 
 
-def scores(logits: Any, ids: Sequence[Any], answers: Sequence[int]) -> Scores:
-    """What logits say of the answers that end texts (EVAL-10).
+def scores(logits: Sequence[Any], answers: Sequence[Any]) -> Scores:
+    """What logits say of answers (EVAL-10).
 
     Args:
-        logits (S, n - 1, V): of the token behind each.
-        ids: of each text (n,).
-        answers: number of tokens of each answer.
+        logits: of the tokens of each answer (count, V).
+        answers: ids of each (count,).
     """
-    z = np.asarray(logits, np.float64)
     exact, right, loss = [], [], []
-    for row, text, count in zip(z, ids, answers, strict=True):
-        last, want = row[-count:], text[-count:]
-        top = last.max(axis=-1)
-        nats = np.log(np.exp(last - top[:, None]).sum(axis=-1)) + top
-        found = last.argmax(axis=-1) == want
+    for row, want in zip(logits, answers, strict=True):
+        z = np.asarray(row, np.float64)
+        top = z.max(axis=-1)
+        nats = np.log(np.exp(z - top[:, None]).sum(axis=-1)) + top
+        found = z.argmax(axis=-1) == want
         exact.append(bool(found.all()))
         right.append(int(found.sum()))
-        loss.append(float((nats - last[np.arange(count), want]).mean()))
+        loss.append(float((nats - z[np.arange(len(want)), want]).mean()))
     return Scores(np.array(exact), np.array(right), np.array(loss))
 
 
-def _logits(own: Trained, texts: Sequence[Any]) -> Any:
-    """Logits (S, n - 1, V) of texts from a start; rows that would share a memory run apart."""
-    apart = any(shares_rows(block) for block in own.config.blocks)
-    parts = [np.stack([each]) for each in texts] if apart else [np.stack(list(texts))]
-    found = []
-    for ids in parts:
-        begun = language_model.start(
-            own.config, len(ids), dtype=precision(own.params.embedding), initial=own.initial
-        )
-        try:
-            with np.errstate(all="ignore"):
-                _, logits = language_model.apply(own.config, own.params, begun, ids[:, :-1])
-        except ValidationError as error:
-            raise ValueError(first_problem(error)) from None
-        found.append(np.asarray(backend.host(logits)))
-    whole = np.concatenate(found)
-    if not np.isfinite(whole).all():
+def _logits(own: Trained, texts: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """Logits (count, V) of the answer of each text from a start.
+
+    Rows that would share a memory run apart. A model that is not causal runs anew for each token of
+    an answer, on the text before it: in one call it would see what it is asked for.
+    """
+    if any(shares_rows(block) for block in own.config.blocks) and len(texts) > 1:
+        return [_logits(own, [t], [c])[0] for t, c in zip(texts, counts, strict=True)]
+    ids, most = np.stack(list(texts)), max(counts)
+    if own.config.causal:
+        last = _run(own, ids[:, :-1])[:, -most:]
+    else:
+        places = range(ids.shape[1] - most, ids.shape[1])
+        last = np.stack([_run(own, ids[:, :i])[:, -1] for i in places], axis=1)
+    return [row[most - count :] for row, count in zip(last, counts, strict=True)]
+
+
+def _run(own: Trained, ids: Any) -> np.ndarray[Any, Any]:
+    """Logits (S, n, V) of one call from a start, on the host."""
+    begun = language_model.start(
+        own.config, len(ids), dtype=precision(own.params.embedding), initial=own.initial
+    )
+    try:
+        with np.errstate(all="ignore"):
+            _, logits = language_model.apply(own.config, own.params, begun, ids)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    found = np.asarray(backend.host(logits))
+    if not np.isfinite(found).all():
         raise ValueError("the model's logits are not finite")
-    return whole
+    return found
