@@ -55,9 +55,7 @@ def recall(
     rate: Annotated[float, typer.Option(help="of AdamW")] = 1e-2,
     steps: Annotated[int, typer.Option(min=0, help="most of all lessons together")] = 1000,
     every: Annotated[int, typer.Option(min=1, help="steps between two examinations")] = 25,
-    enough: Annotated[
-        float, typer.Option(help="share of right answers that ends a lesson")
-    ] = 0.95,
+    enough: Annotated[float, typer.Option(help="share of right answers that ends a lesson")] = 0.95,
     seeds: Annotated[int, typer.Option(min=1, help="models, of seed, seed + 1, ...")] = 1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[

@@ -121,7 +121,9 @@ class Settings(Frozen):
         if most > self.keys:
             raise ValueError(f"pairs: {most}, but there are {self.keys} different keys")
         if self.length is not None and self.length < 3 * most:
-            raise ValueError(f"length: {self.length}, {most} pairs and their queries need {3 * most}")
+            raise ValueError(
+                f"length: {self.length}, {most} pairs and their queries need {3 * most}"
+            )
         if self.dim % self.heads:
             raise ValueError(f"heads: {self.heads} do not divide dim {self.dim}")
         return self
@@ -146,9 +148,7 @@ class Sequences(NamedTuple):
     answers: np.ndarray[Any, Any]
 
 
-def sequences(
-    settings: Settings, pairs: int, count: int, draw: np.random.Generator
-) -> Sequences:
+def sequences(settings: Settings, pairs: int, count: int, draw: np.random.Generator) -> Sequences:
     """Random sequences of some pairs and of a query for each (PROBE-16).
 
     Args:
@@ -189,9 +189,7 @@ def _model(s: Settings) -> language_model.Config:
     rule, d = RULES[kind.rule], s.dim // s.heads
     chosen = conventions.resolve({"preset": "spec", **kind.changes}, rule=rule.name, level="token")
     sizes: dict[str, Any] = {"window": s.window} if rule.has_window else {}
-    config = rule.Config(
-        d_in=d, d_out=d, d_model=s.dim, heads=s.heads, convention=chosen, **sizes
-    )
+    config = rule.Config(d_in=d, d_out=d, d_model=s.dim, heads=s.heads, convention=chosen, **sizes)
     form = next(each for each in FORMS if support.refusal(rule.name, chosen, each) is None)
     level = Level(config=config, form=form, biases=Biases(step_size=0.0))
     own = memory.configured(readings, block.Config(levels=(level,)), kernel=s.kernel)
