@@ -13,10 +13,11 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 import tape
 from atlas_ref import backend
-from atlas_ref.messages import Progress, unwatched
+from atlas_ref.messages import Progress, first_problem, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.optim import clip, flat, groups
 from atlas_ref.optim.schedule import Schedule
@@ -141,22 +142,32 @@ class _Pupil:
         """One outer step; the loss before it.
 
         Raises:
-            ValueError: a loss that is not finite.
+            ValueError: a loss, a gradient or a value on the way that is not finite.
         """
+        try:
+            with np.errstate(all="ignore"):  # what is not finite is refused
+                found = self._moved(asked)
+        except ValidationError as error:
+            raise ValueError(self._place() + first_problem(error)) from None
+        except ValueError as error:
+            raise ValueError(f"{self._place()}{error}") from None
+        self.steps += 1
+        return found
 
+    def _place(self) -> str:
+        return f"{self.settings.memory}: step {self.steps + 1}: "
+
+    def _moved(self, asked: recall.Sequences) -> float:
         def loss(params: Any) -> Any:
             return recall.loss(self.config, params, asked)
 
-        with np.errstate(all="ignore"):  # what is not finite is refused below
-            value, grads = tape.value_and_grad(loss)(self.params)
-            found = float(backend.host(value))
-            if not math.isfinite(found):
-                name = self.settings.memory
-                raise ValueError(f"{name}: step {self.steps + 1}: the loss is {found}")
-            self.params, self.state = groups.update(
-                self.rule, self.state, self.params, grads, self.steps
-            )
-        self.steps += 1
+        value, grads = tape.value_and_grad(loss)(self.params)
+        found = float(backend.host(value))
+        if not math.isfinite(found):
+            raise ValueError(f"the loss is {found}")
+        self.params, self.state = groups.update(
+            self.rule, self.state, self.params, grads, self.steps
+        )
         return found
 
     def examination(self, pairs: int) -> float:

@@ -191,7 +191,8 @@ def _model(s: Settings) -> language_model.Config:
     sizes: dict[str, Any] = {"window": s.window} if rule.has_window else {}
     config = rule.Config(d_in=d, d_out=d, d_model=s.dim, heads=s.heads, convention=chosen, **sizes)
     form = next(each for each in FORMS if support.refusal(rule.name, chosen, each) is None)
-    level = Level(config=config, form=form, biases=Biases(step_size=0.0))
+    biases = Biases(step_size=0.0 if "step_size" in rule.gates else None)
+    level = Level(config=config, form=form, biases=biases)
     own = memory.configured(readings, block.Config(levels=(level,)), kernel=s.kernel)
     each = lmm.configured(readings, own, d_model=s.dim, d_inner=None)
     return language_model.configured(readings, [each] * s.layers, vocabulary=s.vocabulary)
