@@ -55,7 +55,7 @@ def test_the_table_has_a_row_for_each_lesson(cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("delt",), "probe recall delt: kind 'delt' does not exist; kinds are hebbian, "),
+        (("delt",), "probe recall delt: memory: kind 'delt' does not exist; kinds are hebbian, "),
         (("--pairs", "200"), "pairs: 200, but there are 128 different keys"),
         (("--pairs", "0,2"), "pairs.0: must be at least 1, found 0"),
         (("--pairs", "x"), "--pairs: whole numbers between commas"),
@@ -66,7 +66,7 @@ def test_the_table_has_a_row_for_each_lesson(cli):
         (("--heads", "3"), "heads: 3 do not divide dim 64"),
         (("--seeds", "1001"), "--seeds: 1001, expected at most 1000"),
         (("omega", "--window", "5000"), "window: "),
-        (("delta", "--rate", "1e300", *map(str, SMALL)), "delta: step "),
+        (("delta", "--rate", "1e300", "--pairs", "2", *map(str, SMALL)), "delta: step "),
     ],
     ids=str,
 )

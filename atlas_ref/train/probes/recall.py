@@ -35,17 +35,21 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Kind(NamedTuple):
     """A memory that is probed: a rule, and what its convention has in place of the spec's own."""
 
+    name: str
     rule: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, Any] = {}
 
 
-#: Name of a memory -> its rule under the convention of the specs, with these changes (PROBE-18).
+#: Name of a memory -> its rule under the convention of the specs, with changes (PROBE-18).
 KINDS = {
-    "hebbian": Kind(hebbian.RULE.name, {}),
-    "delta": Kind(delta.RULE.name, {"gate": "none"}),
-    "gated_delta": Kind(delta.RULE.name, {}),
-    "titans_lmm": Kind(titans_lmm.RULE.name, {}),
-    "omega": Kind(omega.RULE.name, {"newton_schulz": "none"}),
+    kind.name: kind
+    for kind in (
+        Kind("hebbian", hebbian.RULE.name),
+        Kind("delta", delta.RULE.name, {"gate": "none"}),
+        Kind("gated_delta", delta.RULE.name),
+        Kind("titans_lmm", titans_lmm.RULE.name),
+        Kind("omega", omega.RULE.name, {"newton_schulz": "none"}),
+    )
 }
 
 #: Readings of layers by name (PROBE-18): those of `layers.convention`, and `unit`.

@@ -130,7 +130,13 @@ def test_memories_differ_by_rule_and_gate() -> None:
         for name in KINDS
     }
     gates = {name: each.config.convention.gate for name, each in levels.items()}
-    assert gates == {name: "none" if name == "delta" else "retain" for name in KINDS}
+    assert gates == {
+        "hebbian": "forget",
+        "delta": "none",
+        "gated_delta": "forget",
+        "titans_lmm": "forget",
+        "omega": "retain",
+    }
     assert {name: each.rule.name for name, each in levels.items()} == {
         "hebbian": "hebbian",
         "delta": "delta",
