@@ -55,12 +55,12 @@ def test_the_table_has_a_row_for_each_lesson(cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("delt",), "probe recall delt: memory: kind 'delt' does not exist; kinds are hebbian, "),
+        (("delt",), "probe recall: kind 'delt' does not exist; kinds are hebbian, "),
         (("--pairs", "200"), "pairs: 200, but there are 128 different keys"),
         (("--pairs", "0,2"), "pairs.0: must be at least 1, found 0"),
         (("--pairs", "x"), "--pairs: whole numbers between commas"),
         (("--length", "10"), "length: 10, 32 pairs and their queries need 96"),
-        (("--preset", "caus"), "preset 'caus' does not exist"),
+        (("--preset", "caus"), "--preset: preset 'caus' does not exist; presets are unit, "),
         (("--rate", "nan"), "rate: "),
         (("--enough", "2"), "enough: must be at most 1, found 2.0"),
         (("--heads", "3"), "heads: 3 do not divide dim 64"),

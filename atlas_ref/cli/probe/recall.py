@@ -108,9 +108,13 @@ def _settings(name: str, chosen: dict[str, Any]) -> Settings:
     """The settings of one memory, which its model takes."""
     from pydantic import ValidationError
 
-    from atlas_ref.messages import first_problem
-    from atlas_ref.train.probes.recall import Settings, model
+    from atlas_ref.messages import first_problem, no_such
+    from atlas_ref.train.probes.recall import KINDS, PRESETS, Settings, model
 
+    if name not in KINDS:
+        raise ValueError(f"probe recall: {no_such('kind', name, KINDS)}")
+    if chosen["preset"] not in PRESETS:
+        raise ValueError(f"--preset: {no_such('preset', chosen['preset'], PRESETS)}")
     try:
         settings = Settings.model_validate({"memory": name, **chosen})
         model(settings)
