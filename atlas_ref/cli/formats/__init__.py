@@ -40,6 +40,7 @@ REPLIES: dict[str, Any] = {
     "model replay": models.ReplayedModules,
     "model identify": models.IdentifiedModules,
     "probe capacity": probes.Capacity,
+    "probe recall": probes.Recall,
 }
 
 
