@@ -114,7 +114,7 @@ class _Pupil:
         self.steps, self.begun = 0, time.process_time()
 
     def lesson(self, pairs: int, progress: Progress) -> Lesson:
-        """Steps until an examination is passed, or no step is left (PROBE-19)."""
+        """Steps until an examination is passed, or no step is left (PROBE-19, PROBE-20)."""
         s, tokens, spent = self.settings, 0, 0.0
         loss: float | None = None
         found = self.examination(pairs) if s.steps == self.steps else 0.0

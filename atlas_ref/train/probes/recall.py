@@ -2,7 +2,7 @@
 
     k_1 v_1 ... k_N v_N  then  k_j  for each j in any order:  the answer at k_j is v_j
 
-Specified in specs/probes.md (PROBE-16 to PROBE-19). How a model learns it:
+Specified in specs/probes.md (PROBE-16 to PROBE-21). How a model learns it:
 `atlas_ref.train.probes.lessons`.
 """
 
@@ -177,7 +177,7 @@ def sequences(settings: Settings, pairs: int, count: int, draw: np.random.Genera
 
 
 def model(settings: Settings) -> language_model.Config:
-    """The language model: blocks of a memory alone (PROBE-18).
+    """The language model: blocks of a memory alone (PROBE-18, PROBE-21).
 
     Raises:
         ValueError: names the setting that the rule or the preset refuses.
