@@ -353,7 +353,7 @@ def recall(trace: Trace, page: str) -> str:
     first = runs[0]
     machine = ", ".join(f"{name} {value}" for name, value in first["machine"].items())
     said = (
-        f"Each cell has a number for each of {len({run['seed'] for run in runs})} seeds. float32, "
+        "A cell has a number for each seed. float32, "
         f"{first['threads']} thread; load of the machine {load[0]:g} to {load[-1]:g} while it ran; "
         f"{machine}."
     )
