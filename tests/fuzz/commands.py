@@ -202,6 +202,10 @@ GOOD: dict[str, Draw] = {
     "probe capacity feature_map": _word("identity", "polynomial"),
     "probe capacity out": _out(".png", ".svg"),
     "probe capacity parameter": _word("window=2", "window=pairs", "chunk=2", "memory.kind=mlp"),
+    "probe recall memories": _word("hebbian", "delta", "gated_delta", "titans_lmm", "omega"),
+    "probe recall pairs": _word("1", "1,2"),
+    "probe recall steps": _few(0, 1, 2),
+    "probe recall preset": _word("unit", "causal", "titans", "atlas-rnn"),
     "config": _text("settings"),
     "sweep out": _out(""),
     "identify out": _tensors("results"),
@@ -328,6 +332,7 @@ ALWAYS = {
     "evaluate": ("data", "rows", "tokens", "batches", "once"),
     "generate": ("tokens",),
     "probe needle": ("data", "lengths", "depths", "samples"),
+    "probe recall": ("steps",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
