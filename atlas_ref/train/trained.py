@@ -73,7 +73,7 @@ def load(path: str | os.PathLike[str], *, tokenizer: str | None = None) -> Train
         metadata, tensors = files.read(file, "is a folder, a model is needed")
         read = _of_run if checkpoint.KEY in metadata else _of_file
         found: Trained = read(file, metadata, tensors)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{file}: {error} is missing or wrong") from None
     except ValidationError as error:
         raise ValueError(f"{file}: {first_problem(error)}") from None

@@ -22,7 +22,7 @@ from atlas_ref.oracle.sweep.sweep import _described
 from atlas_ref.rules import delta, hebbian, titans_lmm
 from atlas_ref.vectors.sets import encode, locate, manifest
 from docs.clauses import record
-from tests.support import recorded_modules
+from tests.support import recorded_modules, trained
 from tests.support.casefiles import some
 
 SMALL: dict[str, Any] = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 1}
@@ -143,7 +143,7 @@ def write(folder: Path) -> Path:
 
 def _write_training(folder: Path) -> None:
     """A text, and the folder of a run."""
-    for kind in ("prose", "run"):
+    for kind in ("prose", "run", "trained", "checkpoints"):
         (folder / kind).mkdir()
     (folder / "prose" / "a.txt").write_text("a memory learns at test time\n" * 20)
     lines = [
@@ -152,6 +152,14 @@ def _write_training(folder: Path) -> None:
     ]
     text = "".join(json.dumps(each) + "\n" for each in lines)
     (folder / "run" / "log.jsonl").write_text(text)
+    (folder / "checkpoints" / "evaluations.jsonl").write_text(
+        json.dumps({"checkpoint": "step-00000000.safetensors", "step": 0}) + "\n"
+    )
+    path = trained.ended("mag").path
+    for place in ("trained", "checkpoints"):
+        (folder / place / path.name).write_bytes(path.read_bytes())
+    for kind in ("lmm", "atlas-mag"):
+        (folder / "trained" / f"{kind}.safetensors").write_bytes(trained.model(kind).read_bytes())
 
 
 def _put(path: Path, header: Any, tensors: Any) -> None:

@@ -41,7 +41,11 @@ REPLIES: dict[str, Any] = {
     "model identify": models.IdentifiedModules,
     "train": training.Trained,
     "plot": training.Plotted,
+    "evaluate": training.Evaluated | training.Watched,
+    "generate": training.Generated,
     "probe capacity": probes.Capacity,
+    "probe needle": probes.Needle,
+    "probe recall": probes.Recall,
 }
 
 
