@@ -30,7 +30,7 @@ def plot(
     ] = False,
 ) -> int:
     """Draw the losses of runs against the tokens that they saw, held-out text as points."""
-    from atlas_ref.train import curve
+    from atlas_ref.train.shown import curve
 
     with bad_input():
         refuse_place(out)

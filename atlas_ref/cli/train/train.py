@@ -207,7 +207,7 @@ def _board(events: Path | None) -> Any:
     """What writes events of TensorBoard from a step on, where they are asked for (TRAIN-19)."""
     if events is None:
         return lambda step: contextlib.nullcontext(lambda line: None)
-    from atlas_ref.train import board
+    from atlas_ref.train.shown import board
 
     board.writers()
     return lambda step: board.board(events, step)

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from atlas_ref.train import board
+from atlas_ref.train.shown import board
 
 pytestmark = pytest.mark.host("writes events of another program")
 

@@ -1,0 +1,1 @@
+"""What a run looks like: curves as a picture, and scalars of TensorBoard."""
