@@ -56,8 +56,9 @@ def printable(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """The text with its line ends, a tab as four blanks, and all else that a terminal would act upon
-    written out.
+    """The text with its line ends and a tab as four blanks.
+
+    Other characters that a terminal would act upon are written out.
     """
     return "\n".join(printable(line.replace("\t", " " * 4)) for line in text.split("\n"))
 
