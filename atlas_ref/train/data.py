@@ -20,7 +20,7 @@ from atlas_ref.train.vocabulary import Vocabulary, vocabulary
 
 
 class Subset(NamedTuple):
-    """A part of a mixture: its file below the path, and its weight."""
+    """A part of a mixture: its folder of shards below the path, and its weight."""
 
     path: str
     weight: float
@@ -29,9 +29,9 @@ class Subset(NamedTuple):
 #: Mixtures by name, over local files (TRAIN-5).
 MIXTURES: dict[str, dict[str, Subset]] = {
     "smollm-corpus": {
-        "cosmopedia-v2": Subset("cosmopedia-v2/data.parquet", 0.4),
-        "fineweb-edu-dedup": Subset("fineweb-edu-dedup/data.parquet", 0.5),
-        "python-edu-cleaned": Subset("python-edu-cleaned/data.parquet", 0.1),
+        "cosmopedia-v2": Subset("cosmopedia-v2", 0.4),
+        "fineweb-edu-dedup": Subset("fineweb-edu-dedup", 0.5),
+        "python-edu-cleaned": Subset("python-edu-cleaned", 0.1),
     }
 }
 
@@ -70,14 +70,14 @@ def load(settings: Settings) -> Data:
     seen.update(f"{words.size}\n".encode())
     seen.update(b"" if own.tokenizer is None else files.read_bytes(own.tokenizer))
     paths = _paths(own)
-    shards = [path for path in paths if path.endswith(SUFFIX)]
-    if shards and len(shards) < len(paths):
-        other = next(path for path in paths if path not in shards)
-        raise ValueError(f"{other}: text beside Parquet shards; give one kind of files")
-    if own.held_out and shards:
-        raise ValueError("held_out: of Parquet shards row groups are drawn, by the share")
-    if shards:
-        return _of_shards(settings, paths, words)
+    shards = [_shards(own, path) for path in paths]
+    if any(shards):
+        for path, found in zip(paths, shards, strict=True):
+            if not found:
+                raise ValueError(f"{path}: text beside Parquet shards; give one kind of files")
+        if own.held_out:
+            raise ValueError("held_out: of Parquet shards row groups are drawn, by the share")
+        return _of_shards(settings, paths, shards, words)
     held, parts = _texts(own, paths)
     for each in (*held, *(one for part in parts for one in part)):
         seen.update(f"{each.name}\n{len(each.text)}\n".encode())
@@ -116,6 +116,18 @@ def _paths(own: Text) -> list[str]:
     return [str(Path(own.paths[0], known[name].path)) for name in own.subsets or known]
 
 
+def _shards(own: Text, path: str) -> tuple[str, ...]:
+    """The Parquet shards of a path: itself, or all files of a folder; () for text (TRAIN-5)."""
+    if not Path(path).is_dir():
+        return (path,) if path.endswith(SUFFIX) else ()
+    found = [each.path for each in text.files_of([path], only=own.only, skip=own.skip)]
+    inside = tuple(each for each in found if each.endswith(SUFFIX))
+    if inside and len(inside) < len(found):
+        other = next(each for each in found if each not in inside)
+        raise ValueError(f"{other}: text beside Parquet shards; give one kind of files")
+    return inside
+
+
 def _weights(own: Text, count: int) -> tuple[float, ...]:
     if own.mixture is None or own.weights:
         if own.weights and len(own.weights) != count:
@@ -148,13 +160,15 @@ def _texts(
     return tuple(held), parts
 
 
-def _of_shards(settings: Settings, paths: Sequence[str], words: Vocabulary) -> Data:
+def _of_shards(
+    settings: Settings, paths: Sequence[str], shards: Sequence[Sequence[str]], words: Vocabulary
+) -> Data:
     own, seen = settings.text, hashlib.sha256()
     names = list(own.subsets or MIXTURES[own.mixture]) if own.mixture else list(paths)
     shortest = SHORTEST if own.mixture else 1
     sources = [
-        Shards(name, path, words, share=own.share, seed=own.split_seed, shortest=shortest)
-        for name, path in zip(names, paths, strict=True)
+        Shards(name, some, words, share=own.share, seed=own.split_seed, shortest=shortest)
+        for name, some in zip(names, shards, strict=True)
     ]
     for each in sources:
         seen.update(f"{each.name}\n{each.about}\n".encode())

@@ -32,6 +32,9 @@ RECENT = 20
 
 Line = Mapping[str, Any]
 
+#: What takes the lines of a log.
+Told = Callable[[Line], None]
+
 
 class Watcher(NamedTuple):
     """What is told of a run while it goes on.
@@ -41,7 +44,7 @@ class Watcher(NamedTuple):
         stopped: asked after each step; True ends the run with a checkpoint.
     """
 
-    told: Callable[[Line], None] = lambda line: None
+    told: Told = lambda line: None
     stopped: Callable[[], bool] = lambda: False
 
 
@@ -224,7 +227,7 @@ class _Clock:
 class _Log:
     """Lines of JSON, without those after the step from which a run goes on (TRAIN-15)."""
 
-    def __init__(self, path: Path, step: int, told: Callable[[Line], None]) -> None:
+    def __init__(self, path: Path, step: int, told: Told) -> None:
         self.path, self.told = path, told
         kept = [line for line in lines(path) if int(line["step"]) <= step]
         self._try(lambda: files.write_bytes(path, b"".join(map(_encoded, kept))))

@@ -5,7 +5,7 @@ Specified in specs/train.md (TRAIN-5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,44 +21,51 @@ SUFFIX, COLUMN = ".parquet", "text"
 
 
 class Shards:
-    """Documents of a shard, packed end to end in an order of its row groups (TRAIN-5).
+    """Documents of shards, packed end to end in an order of their row groups (TRAIN-5).
 
     The place is an epoch, the number of a row group in its order, a document in it and a token.
 
     Attributes:
         name: of the source.
-        about: numbers of row groups and of texts, which tell whether the file is another one.
+        about: numbers of files, row groups and texts, which tell whether the data is other data.
     """
 
     def __init__(
         self,
         name: str,
-        path: str,
+        paths: Sequence[str],
         words: Vocabulary,
         *,
         share: float,
         seed: int,
         shortest: int = 1,
     ) -> None:
-        """Open a shard.
+        """Open shards.
 
         Args:
+            paths: of the files, in an order of their own.
             share, seed: of row groups that are held out; at least one where the share is above 0.
             shortest: characters of the shortest text that is read.
 
         Raises:
             ValueError: names the file and what is wrong with it, or the extra that is missing.
         """
-        self.name, self.path, self.words, self.seed = name, path, words, seed
-        self.shortest = shortest
-        self.file = _opened(path)
-        count = self.file.metadata.num_row_groups
+        self.name, self.words, self.seed, self.shortest = name, words, seed, shortest
+        files = [(path, _opened(path)) for path in paths]
+        self.groups = [
+            (path, file, i) for path, file in files for i in range(file.metadata.num_row_groups)
+        ]
+        count = len(self.groups)
         order = [int(each) for each in generator(seed).permutation(count)]
         kept = max(1, round(share * count)) if share else 0
         if kept >= count:
-            raise ValueError(f"{path}: {count} row groups, of which {kept} are held out")
+            raise ValueError(
+                f"{name}: {count} row groups, of which {kept} would be held out and none learnt "
+                "from; a share of 0 holds out nothing"
+            )
         self.kept, self.train = order[:kept], sorted(order[kept:])
-        self.about = f"{count} row groups, {self.file.metadata.num_rows} texts"
+        texts = sum(file.metadata.num_rows for _, file in files)
+        self.about = f"{len(files)} files, {count} row groups, {texts} texts"
         self._last: tuple[int, list[str]] = (-1, [])
         self._tokens: tuple[Any, Ids] = (None, np.zeros(0, np.uint8))
 
@@ -77,7 +84,7 @@ class Shards:
                 at = self._next_group(at)
                 empty = 0 if texts else empty + 1
                 if empty > len(self.train):
-                    raise ValueError(f"{self.path}: no text of {self.shortest} characters")
+                    raise ValueError(f"{self.name}: no text of {self.shortest} characters")
                 continue
             ids = self._encoded(at, texts)
             taken = ids[at["token"] : at["token"] + length - filled]
@@ -117,11 +124,15 @@ class Shards:
 
     def _group(self, number: int) -> list[str]:
         if self._last[0] != number:
+            path, file, own = self.groups[number]
             try:
-                column = self.file.read_row_group(number, columns=[COLUMN]).column(0)
+                found = file.read_row_group(own, columns=[COLUMN]).column(0).to_pylist()
             except Exception as error:  # of the library, whatever kind
-                raise ValueError(f"{self.path}: row group {number}: {_line(error)}") from None
-            texts = [each for each in column.to_pylist() if each and len(each) >= self.shortest]
+                raise ValueError(f"{path}: row group {own}: {_line(error)}") from None
+            other = next((each for each in found if not isinstance(each, str | None)), None)
+            if other is not None:
+                raise ValueError(f"{path}: column {COLUMN!r} has {type(other).__name__}, no texts")
+            texts = [each for each in found if each and len(each) >= self.shortest]
             self._last = (number, texts)
         return self._last[1]
 

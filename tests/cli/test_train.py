@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -120,6 +121,24 @@ def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
     ):
         ran = cli("plot", tmp_path, *words)
         assert (ran.code, message in ran.err) == (2, True)
+
+
+@pytest.mark.clause("TRAIN-19")
+def test_events_of_tensorboard_are_written_beside_the_log(cli, text, tmp_path, monkeypatch):
+    told = []
+    writer = SimpleNamespace(add_scalar=lambda *each: told.append(each), close=lambda: None)
+    package = ModuleType("tensorboardX")
+    package.SummaryWriter = lambda folder, purge_step: writer
+    monkeypatch.setitem(sys.modules, "tensorboardX", package)
+    out, events = tmp_path / "out", ("--tensorboard", tmp_path / "events")
+    words = (*TINY, "--data", text, "--held-out-share", 0.25, "--steps", 4, "--out", out, *events)
+    assert cli("train", *words).code == 0
+    losses = [each["loss"] for each in run.lines(out / run.LOG) if "loss" in each]
+    assert [value for name, value, _ in told if name == "loss"] == losses
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    ran = cli("train", "--out", tmp_path / "other", "--data", text, *events)
+    assert (ran.code, "[tensorboard]" in ran.err, ran.err.count("\n")) == (2, True, 1)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.clause("TRAIN-16")

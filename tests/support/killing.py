@@ -11,6 +11,7 @@ kind of place comes, and the run goes on.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -138,9 +139,15 @@ def ended(folder: Path, before: Callable[[], None], meanwhile: Callable[[int], N
 def at_places(folder: Path) -> int:
     """Kill a run at planted places until it ends; the number of kills."""
     kills = 0
-    while ended(folder, lambda: plant(kills + 1), lambda child: None):
+    while ended(folder, functools.partial(plant, kills + 1), lambda child: None):
         kills += 1
     return kills
+
+
+def kill(child: int, seconds: float) -> None:
+    """Kill a process some time from now."""
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
 
 
 def at_random(folder: Path, kills: int, seed: int) -> int:
@@ -149,13 +156,10 @@ def at_random(folder: Path, kills: int, seed: int) -> int:
     for _ in range(50 * kills):
         if hits == kills:
             break
-
-        def kill(child: int) -> None:
-            time.sleep(draw.random() * longest)
-            os.kill(child, signal.SIGKILL)
-
         before = checkpoint.steps(folder)[:1] if folder.exists() else []
-        hits += ended(folder, lambda: None, kill)
+        hits += ended(
+            folder, lambda: None, functools.partial(kill, seconds=draw.random() * longest)
+        )
         longest *= 0.8 if checkpoint.steps(folder)[:1] > before else 1.25
     assert not ended(folder, lambda: None, lambda child: None)
     return hits

@@ -133,6 +133,9 @@ def test_the_last_ones_stay_and_a_run_goes_back(asked, tmp_path):
     before = (out / "step-00000006.safetensors").read_bytes()
     checkpoint.roll_back(out, 5)
     assert checkpoint.steps(out) == [5, 4]
+    with pytest.raises(ValueError, match="no checkpoint up to step 3; the first one is of step 4"):
+        checkpoint.roll_back(out, 3)
+    assert checkpoint.steps(out) == [5, 4]
     again = run.settings_of(out)
     own, moment = run.prepare(out, again, resume=True)
     assert moment.step == 5
@@ -152,6 +155,9 @@ def test_a_folder_with_a_run_and_text_that_changed_are_refused(asked, tmp_path):
         run.prepare(out, asked, resume=True)
     with pytest.raises(ValueError, match=r"run\.json: no such file"):
         run.settings_of(tmp_path)
+    (out / run.SETTINGS).unlink()
+    with pytest.raises(ValueError, match=r"has checkpoints of a run, but no run\.json"):
+        run.prepare(out, asked)
 
 
 @pytest.mark.clause("TRAIN-10", "TRAIN-12")

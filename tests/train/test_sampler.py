@@ -119,7 +119,7 @@ def parquet(monkeypatch):
 
 @pytest.mark.clause("TRAIN-5", "TRAIN-2")
 def test_shards_are_packed_end_to_end_and_every_text_comes_once_an_epoch(parquet):
-    own = Shards("x", "x.parquet", Bytes(), share=0.3, seed=4)
+    own = Shards("x", ["x.parquet"], Bytes(), share=0.3, seed=4)
     assert (len(own.kept), len(own.train)) == (2, 4)
     assert set(own.kept) & set(own.train) == set()
     place, seen, starts, epochs = own.start(), b"", [], 2
@@ -140,11 +140,11 @@ def test_shards_are_packed_end_to_end_and_every_text_comes_once_an_epoch(parquet
 
 @pytest.mark.clause("TRAIN-5")
 def test_a_place_in_a_shard_goes_on_exactly(parquet):
-    own = Shards("x", "x.parquet", Bytes(), share=0.1, seed=1)
+    own = Shards("x", ["x.parquet"], Bytes(), share=0.1, seed=1)
     mixed = Mixture((own,), (1.0,), 2, 9, 3)
     whole, _ = batches(mixed, 8)
     _, place = batches(mixed, 5)
-    fresh = Mixture((Shards("x", "x.parquet", Bytes(), share=0.1, seed=1),), (1.0,), 2, 9, 3)
+    fresh = Mixture((Shards("x", ["x.parquet"], Bytes(), share=0.1, seed=1),), (1.0,), 2, 9, 3)
     rest, _ = batches(fresh, 3, json.loads(json.dumps(place)))
     assert [each.ids.tobytes() for each in rest] == [each.ids.tobytes() for each in whole[5:]]
 
@@ -153,13 +153,20 @@ def test_a_place_in_a_shard_goes_on_exactly(parquet):
 def test_the_mixture_of_seed_001_is_found_below_one_folder(tmp_path, monkeypatch):
     known = data.MIXTURES["smollm-corpus"]
     texts = {name: [[name[:4] * 20, "short"]] * 5 for name in known}
-    files = {str(tmp_path / each.path): texts[name] for name, each in known.items()}
+    files = {}
+    for name, each in known.items():
+        (tmp_path / each.path).mkdir()
+        for i in range(2):
+            shard = tmp_path / each.path / f"train-{i}.parquet"
+            shard.touch()
+            files[str(shard)] = texts[name]
     FakeParquet(files).install(monkeypatch)
     asked = settings(tmp_path, rows=40).model_copy(
         update={"text": Text(paths=(str(tmp_path),), mixture="smollm-corpus", share=0.2)}
     )
     found = data.load(asked)
     assert found.sampler.weights == (0.4, 0.5, 0.1)
+    assert "cosmopedia-v2 (2 files, 10 row groups, 20 texts)" in found.about
     batch, _ = found.sampler.batch(found.sampler.start())
     assert b"short" not in batch.ids.tobytes()
     rows = [each.tobytes().decode() for each in batch.ids]
@@ -187,8 +194,46 @@ def test_sources_that_cannot_be_are_refused(changes, message, parquet, tmp_path)
         Text(paths=("a", "b"), weights=(1.0,))
 
 
+@pytest.mark.clause("TRAIN-5", "TRAIN-2")
+def test_a_folder_of_shards_is_read_by_the_library(tmp_path):
+    """Texts of two files and five row groups: all but the row group that is held out are learnt."""
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra text is not installed")
+    from pyarrow import parquet as library
+
+    groups = [[f"text {g}.{i} " * 5 for i in range(4)] for g in range(5)]
+    place = tmp_path / "shards"
+    place.mkdir()
+    for name, some in (("a", groups[:2]), ("b", groups[2:])):
+        table = pyarrow.table(
+            {"id": list(range(4 * len(some))), "text": [one for group in some for one in group]}
+        )
+        library.write_table(table, place / f"{name}.parquet", row_group_size=4)
+    asked = settings(tmp_path).replaced(text=Text(paths=(str(place),), share=0.2))
+    found = data.load(asked)
+    assert found.about.endswith("(2 files, 5 row groups, 20 texts)")
+    seen, at = b"", found.sampler.start()
+    for _ in range(60):
+        rows, at = found.sampler.batch(at)
+        seen += b"".join(row.tobytes() for row in rows.ids)
+    whole = found.held.ids.tobytes().decode()
+    kept = [g for g in range(5) if groups[g][0] in whole]
+    assert len(kept) == 1
+    assert "".join(groups[kept[0]]).startswith(whole)  # as much as evaluations read
+    assert {g for g in range(5) if f"text {g}.".encode() in seen} == set(range(5)) - set(kept)
+    (place / "note.txt").touch()
+    with pytest.raises(ValueError, match=r"note.txt: text beside Parquet shards"):
+        data.load(asked)
+    library.write_table(pyarrow.table({"text": [1, 2]}), tmp_path / "n.parquet")
+    numbers = Shards("n", [str(tmp_path / "n.parquet")], Bytes(), share=0.0, seed=0)
+    with pytest.raises(ValueError, match=r"n\.parquet: column 'text' has int, no texts"):
+        numbers.row(numbers.start(), 4, np.random.default_rng(0))
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(ValueError, match=r"bad\.parquet: not a Parquet file"):
+        Shards("b", [str(tmp_path / "bad.parquet")], Bytes(), share=0.0, seed=0)
+
+
 @pytest.mark.clause("TRAIN-5")
 def test_without_the_extra_a_shard_says_how_to_add_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"needs the package pyarrow: .*\[text\]"):
-        Shards("x", "x.parquet", Bytes(), share=0.1, seed=0)
+        Shards("x", ["x.parquet"], Bytes(), share=0.1, seed=0)

@@ -45,6 +45,7 @@ REPLIES: dict[str, Any] = {
     "generate": training.Generated,
     "probe capacity": probes.Capacity,
     "probe needle": probes.Needle,
+    "probe recall": probes.Recall,
 }
 
 

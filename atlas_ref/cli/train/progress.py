@@ -66,6 +66,16 @@ def bar(steps: int, first: int) -> Iterator[Told]:
         yield show
 
 
+def both(first: Told, second: Told) -> Told:
+    """A function that gives each line to two."""
+
+    def tell(line: Mapping[str, Any]) -> None:
+        first(line)
+        second(line)
+
+    return tell
+
+
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
     """Whether the run was asked to stop: the first signal is remembered, the second one ends it."""

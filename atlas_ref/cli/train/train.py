@@ -5,6 +5,7 @@ Specified in specs/train.md (TRAIN-16).
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,6 +93,7 @@ def train(
     use_momentum: Annotated[bool | None, typer.Option("--use-momentum", hidden=True)] = None,
     use_cuda: Annotated[bool | None, typer.Option("--use-cuda", hidden=True)] = None,
     log_file: Annotated[str | None, typer.Option("--log-file", hidden=True)] = None,
+    tensorboard: Annotated[Path | None, _one("--tensorboard", text="Folder of events for TensorBoard.", metavar="DIR")] = None,
     backend: options.Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> int:  # fmt: skip
@@ -110,7 +112,7 @@ def train(
         if (message := flags.refused(public)) is not None:
             raise ValueError(message)
         chosen = _chosen(given)
-        return _run(out, chosen, resume, rollback, as_json)
+        return _run(out, chosen, resume, rollback, tensorboard, as_json)
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
@@ -157,18 +159,29 @@ def _weights(text: str) -> list[float]:
 
 
 def _run(
-    out: Path, chosen: dict[str, Any], resume: bool, rollback: int | None, as_json: bool
+    out: Path,
+    chosen: dict[str, Any],
+    resume: bool,
+    rollback: int | None,
+    events: Path | None,
+    as_json: bool,
 ) -> int:
     from atlas_ref.train import checkpoint, run
 
     if rollback is not None and not resume:
         raise ValueError("--rollback: belongs to --resume")
+    drawn = _board(events)
     settings = of_options.settings(chosen, run.settings_of(out) if resume else None)
     if rollback is not None:
         checkpoint.roll_back(out, rollback)
     own, moment = run.prepare(out, settings, resume=resume)
     output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
-    with progress.stopping() as stopped, progress.bar(settings.steps, moment.step) as told:
+    with (
+        progress.stopping() as stopped,
+        progress.bar(settings.steps, moment.step) as shown,
+        drawn(moment.step) as written,
+    ):
+        told = progress.both(shown, written)
         ended = run.run(out, own, moment, run.Watcher(told, stopped))
     about = {
         "exit": 0 if ended.finished else 130,
@@ -188,6 +201,16 @@ def _run(
         return 130
     output.emit_rich(_words(ended))
     return 0
+
+
+def _board(events: Path | None) -> Any:
+    """What writes events of TensorBoard from a step on, where they are asked for (TRAIN-19)."""
+    if events is None:
+        return lambda step: contextlib.nullcontext(lambda line: None)
+    from atlas_ref.train import board
+
+    board.writers()
+    return lambda step: board.board(events, step)
 
 
 def _size(moment: Any) -> str:
