@@ -217,9 +217,11 @@ def memories(config: language_model.Config, state: language_model.State | None) 
         return ()
     found: list[Any] = []
     for block, own in zip(config.blocks, state.blocks, strict=True):
-        shares = models.shares_rows(block)
-        held = own.memory.levels.states[0] if shares else None
-        found.append({"weights": held.weights, "momentum": held.momentum} if shares else None)
+        if models.shares_rows(block):
+            held: Any = own.memory.levels.states[0]
+            found.append({"weights": held.weights, "momentum": held.momentum})
+        else:
+            found.append(None)
     return tuple(found) if any(found) else ()
 
 

@@ -78,7 +78,7 @@ class Planted:
                 self.pass_by()
 
         os.fdopen = opened  # type: ignore[assignment]
-        run._Log._append = appended  # type: ignore[method-assign]
+        run._Log._append = appended  # type: ignore[method-assign,assignment]
 
 
 class _Halved:
