@@ -17,7 +17,7 @@ from atlas_ref.cli.train import evaluate
 from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
 from atlas_ref.train import run
-from atlas_ref.train.evaluation.watch import RESULTS
+from atlas_ref.train.use.watch import RESULTS
 from tests.support import trained
 
 pytestmark = pytest.mark.host("trains in folders")

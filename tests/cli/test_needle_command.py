@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlas_ref.train.evaluation import held, measure
 from atlas_ref.train.probes import needle
 from atlas_ref.train.trained import load
+from atlas_ref.train.use import held, measure
 from tests.support import trained
 
 pytestmark = pytest.mark.host("trains in folders")

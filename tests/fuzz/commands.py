@@ -140,6 +140,11 @@ def _tree(kind: str) -> Draw:
     return draw
 
 
+def _mostly(draw: Draw) -> Draw:
+    """What a command always has, so that it gets further: odd in a third of the odd draws."""
+    return lambda room, good: draw(room, good or room.random.random() < 0.7)
+
+
 def _watched(room: Room, good: bool) -> str:
     """A folder of checkpoints, with the file that a watch appends to."""
     name = _tree("checkpoints")(room, good)
@@ -286,10 +291,10 @@ GOOD: dict[str, Draw] = {
     "runs": _tree("run"),
     "plot out": _out(".svg"),
     "unit": _word("bits", "nats"),
-    "evaluate model": _tensors("trained"),
-    "evaluate rows": _few(1, 2),
-    "evaluate tokens": _few(1, 4),
-    "batches": _few(1),
+    "evaluate model": _mostly(_tensors("trained")),
+    "evaluate rows": _mostly(_few(1, 2)),
+    "evaluate tokens": _mostly(_few(1, 4)),
+    "batches": _mostly(_few(1)),
     "evaluate state": _word("row", "document"),
     "evaluate without": _word("writes", "memory", "writes,memory", "none"),
     "evaluate skip": _few(0, 2),
@@ -297,20 +302,20 @@ GOOD: dict[str, Draw] = {
     "watch": _watched,
     "evaluate out": _out(".jsonl"),
     "poll": _few(0, 1),
-    "generate model": _tensors("trained"),
-    "prompt": _word("a memory", "x"),
+    "generate model": _mostly(_tensors("trained")),
+    "prompt": _mostly(_word("a memory", "x")),
     "prompt_file": _prose,
-    "generate tokens": _few(0, 1, 3),
+    "generate tokens": _mostly(_few(0, 1, 3)),
     "generate tokenizer": _text("settings"),
     "temperature": _word("0", "1", "0.7"),
     "top_k": _few(0, 1, 50),
     "top_p": _word("1", "0.9"),
     "min_p": _word("0", "0.1"),
     "stop": _word(".", "a"),
-    "samples": _few(1, 2),
-    "probe needle model": _tensors("trained"),
-    "lengths": _word("70", "60,70"),
-    "depths": _word("0", "0,100", "50"),
+    "samples": _mostly(_few(1, 2)),
+    "probe needle model": _mostly(_tensors("trained")),
+    "lengths": _mostly(_word("70", "60,70")),
+    "depths": _mostly(_word("0", "0,100", "50")),
     "digits": _few(1, 2),
     "probe needle out": _out(".png", ".svg"),
     "probe needle tokenizer": _text("settings"),
@@ -337,15 +342,21 @@ ALWAYS = {
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
 TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
+TOGETHER |= {"once": "watch"}
 
 #: Chance of an option of commands with many, most of which exclude each other.
 FEWER = {"new": 0.06, "train": 0.02, "evaluate": 0.05, "generate": 0.1}
 
 #: Options of which a command takes one.
-EITHER = ("against", "impl", "command", "program", "model", "watch")
+EITHER = (
+    {"against", "impl", "command", "program"},
+    {"model", "watch"},
+    {"prompt", "prompt_file"},
+)
 
 #: Chances of parameters without which a command does little.
 CHANCES = {"evaluate model": 0.7, "evaluate watch": 0.8}
+CHANCES |= {"generate prompt": 0.7, "generate prompt_file": 0.8}
 
 #: Commands that take minutes on good input, and that are only given what must be refused.
 REFUSED = {"vectors search": ("version", "name")}
@@ -418,7 +429,8 @@ def wants_json(words: list[str]) -> bool:
 def _fits(name: str, chosen: set[str]) -> bool:
     """Whether an option goes with those that were drawn."""
     other = TOGETHER.get(name)
-    return (other is None or other in chosen) and not (name in EITHER and chosen & {*EITHER})
+    taken = any(name in group and chosen & group for group in EITHER)
+    return (other is None or other in chosen) and not taken
 
 
 def _is_file(parameter: Any) -> bool:

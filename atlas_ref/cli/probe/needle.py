@@ -53,8 +53,8 @@ def needle(
     from atlas_ref.cli.models.files import bad_input, refuse_place
     from atlas_ref.cli.probe import figure, heat
     from atlas_ref.train import trained
-    from atlas_ref.train.evaluation import held
     from atlas_ref.train.probes import needle as library
+    from atlas_ref.train.use import held
 
     given = {
         "lengths": options.numbers("--lengths", lengths),
@@ -104,7 +104,7 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 def _contribution(own: Trained, hay: Any, settings: Settings) -> dict[str, Any]:
     """Seed 001's probe over rows of the greatest length, and what it is not (EVAL-11)."""
-    from atlas_ref.train.evaluation import measure
+    from atlas_ref.train.use import measure
 
     fields = [
         each.attention for each in own.config.blocks if "attention" in type(each).model_fields

@@ -16,7 +16,7 @@ from atlas_ref.cli.models.files import bad_input
 from atlas_ref.cli.train import progress
 
 if TYPE_CHECKING:
-    from atlas_ref.train.evaluation.measure import Found, Loss, Settings
+    from atlas_ref.train.use.measure import Found, Loss, Settings
 
 Words = list[str] | None
 
@@ -112,7 +112,7 @@ def _settings(
     from pydantic import ValidationError
 
     from atlas_ref.messages import first_problem
-    from atlas_ref.train.evaluation.measure import Settings
+    from atlas_ref.train.use.measure import Settings
 
     names = () if without == "none" else tuple(without.split(","))
     if len(set(names)) < len(names):
@@ -135,7 +135,7 @@ class _Work:
     def __call__(self, path: Path) -> dict[str, Any]:
         """What a model costs, as JSON has it."""
         from atlas_ref.train import trained
-        from atlas_ref.train.evaluation import held, measure
+        from atlas_ref.train.use import held, measure
 
         own = trained.load(path, tokenizer=self.tokenizer)
         key = (own.settings, own.config.vocabulary)
@@ -200,7 +200,7 @@ def words(numbers: dict[str, Any]) -> str:
 def _watched(
     work: _Work, folder: Path, out: Path | None, once: bool, poll: float, as_json: bool
 ) -> int:
-    from atlas_ref.train.evaluation import watch
+    from atlas_ref.train.use import watch
 
     results = out or folder / watch.RESULTS
 

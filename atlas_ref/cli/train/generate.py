@@ -66,8 +66,8 @@ def generate(
     how = {"steps": tokens, "temperature": temperature, "top_k": top_k or None}
     how |= {"top_p": top_p, "min_p": min_p}
     with bad_input():
-        from atlas_ref.train import generate as library
         from atlas_ref.train import trained
+        from atlas_ref.train.use import generate as library
 
         text = _prompt(prompt, prompt_file)
         own = trained.load(model, tokenizer=tokenizer)

@@ -20,11 +20,11 @@ from atlas_ref.messages import Progress, first_problem, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.rules.checks import precision
 from atlas_ref.train import loop, sampler
-from atlas_ref.train.evaluation.without import WITHOUT
 from atlas_ref.train.models import takes_documents
 from atlas_ref.train.sampler import Corpus
 from atlas_ref.train.settings import Count, Size
 from atlas_ref.train.trained import Trained
+from atlas_ref.train.use.without import WITHOUT
 from atlas_ref.types import Frozen
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlas_ref.train.evaluation import held
-from atlas_ref.train.evaluation.measure import apart
 from atlas_ref.train.trained import load
+from atlas_ref.train.use import held
+from atlas_ref.train.use.measure import apart
 from tests.support import trained
 
 pytestmark = pytest.mark.host("trains in folders")

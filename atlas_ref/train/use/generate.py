@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.models import generation, language_model
 from atlas_ref.rules.checks import precision
 from atlas_ref.train.trained import Trained
-from atlas_ref.train.vocabulary import Bytes, Vocabulary
+from atlas_ref.train.vocabulary import Bytes, Ids, Vocabulary
 
 #: What stands for bytes that are no UTF-8, or not yet.
 UNREADABLE = "\ufffd"
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     stopped: bool
 
 
-def ids_of(words: Vocabulary, text: str) -> np.ndarray[Any, Any]:
+def ids_of(words: Vocabulary, text: str) -> Ids:
     """Tokens (n,) of a prompt: those of a document that has not ended (EVAL-7).
 
     Raises:
@@ -76,7 +76,7 @@ def _one(words: Vocabulary, text: str) -> int:
 
 
 def stream(
-    own: Trained, prompt: Sequence[int], *, stop: Sequence[int] = (), **how: Any
+    own: Trained, prompt: Sequence[int] | Ids, *, stop: Sequence[int] = (), **how: Any
 ) -> Iterator[Piece]:
     """The text that goes on after a prompt, as soon as it is drawn (EVAL-7, MODEL-18).
 

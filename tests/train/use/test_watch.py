@@ -7,7 +7,7 @@ import json
 import pytest
 
 from atlas_ref.train import checkpoint, run
-from atlas_ref.train.evaluation.watch import RESULTS, watch
+from atlas_ref.train.use.watch import RESULTS, watch
 
 pytestmark = pytest.mark.host("writes in folders")
 

@@ -10,11 +10,11 @@ import pytest
 
 from atlas_ref.models import language_model
 from atlas_ref.train import data, loop, models, sampler
-from atlas_ref.train.evaluation import held, measure, without
-from atlas_ref.train.evaluation.measure import Settings, evaluate
 from atlas_ref.train.settings import Model
 from atlas_ref.train.text import Document
 from atlas_ref.train.trained import Trained, load
+from atlas_ref.train.use import held, measure, without
+from atlas_ref.train.use.measure import Settings, evaluate
 from atlas_ref.train.vocabulary import Bytes
 from atlas_ref.types import same_bits
 from tests.support import trained

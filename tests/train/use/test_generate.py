@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from atlas_ref.models import generation, language_model
-from atlas_ref.train import generate
 from atlas_ref.train.trained import load
+from atlas_ref.train.use import generate
 from atlas_ref.train.vocabulary import Bytes, Tokens
 from tests.support import trained
 
