@@ -56,9 +56,7 @@ def printable(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """The text with its line ends, a tab as four blanks, and all else that a terminal would act upon
-    written out.
-    """
+    """`printable` line by line, with a tab as four blanks."""
     return "\n".join(printable(line.replace("\t", " " * 4)) for line in text.split("\n"))
 
 

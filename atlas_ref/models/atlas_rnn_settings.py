@@ -74,9 +74,9 @@ def told(tensors: Mapping[str, Any], given: Mapping[str, Any]) -> Told:
         raise ValueError("block_type: the tensors are those of memories alone, which have no block")
     for name, value in given.items():
         if name in of_shapes and not _agrees(name, value, of_shapes):
-            by = _teller(name, tensors)
+            where = _teller(name, tensors)
             raise ValueError(
-                f"{name}: {shown(value)}, but the tensors have {shown(of_shapes[name])}{by}"
+                f"{name}: {shown(value)}, but the tensors have {shown(of_shapes[name])}{where}"
             )
     for name, needs in (("omega_window", "use_omega_gate"), ("poly_degree", "poly_mode")):
         if of_shapes.get(needs) in (True, "tensor") and name not in given:

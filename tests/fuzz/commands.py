@@ -327,12 +327,12 @@ ALWAYS = {
     "identify": ("depth",),
     "check": ("timeout",),
     "trace-spec": ("root",),
-    "probe recall": ("steps",),
     "probe capacity": ("pairs",),
     "train": ("data", "steps", "dim", "layers", "rows", "tokens"),
     "evaluate": ("data", "rows", "tokens", "batches", "once"),
     "generate": ("tokens",),
     "probe needle": ("data", "lengths", "depths", "samples"),
+    "probe recall": ("steps",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.

@@ -44,8 +44,8 @@ REPLIES: dict[str, Any] = {
     "evaluate": training.Evaluated | training.Watched,
     "generate": training.Generated,
     "probe capacity": probes.Capacity,
-    "probe recall": probes.Recall,
     "probe needle": probes.Needle,
+    "probe recall": probes.Recall,
 }
 
 

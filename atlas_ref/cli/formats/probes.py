@@ -38,35 +38,6 @@ class Capacity(Reply):
     out: str | None
 
 
-class Lesson(BaseModel):
-    """A number of pairs that a model learns to recall; sums are of all lessons so far."""
-
-    pairs: int
-    steps: int = Field(description="steps of all lessons up to the end of this one")
-    accuracy: float = Field(description="share of right answers of the last examination")
-    loss: float | None = Field(description="of the last step, in nats")
-    reached: bool = Field(description="whether the accuracy is enough")
-    seconds: float = Field(description="of the processor, up to the end of this lesson")
-    tokens: int = Field(description="of this lesson, that were learnt from")
-    rate: float | None = Field(description="tokens a second of this lesson's steps")
-
-
-class Run(BaseModel):
-    """A model of one memory and seed."""
-
-    memory: str
-    seed: int
-    lessons: list[Lesson]
-
-
-class Recall(Reply):
-    """How soon models learn to recall pairs."""
-
-    exit: Exit
-    settings: dict[str, Any]
-    runs: list[Run]
-
-
 class Cell(BaseModel):
     """Answers at one length and depth."""
 
@@ -98,3 +69,32 @@ class Needle(Reply):
     cells: list[Cell]
     contribution: Contribution
     out: str | None
+
+
+class Lesson(BaseModel):
+    """A number of pairs that a model learns to recall; sums are of all lessons so far."""
+
+    pairs: int
+    steps: int = Field(description="steps of all lessons up to the end of this one")
+    accuracy: float = Field(description="share of right answers of the last examination")
+    loss: float | None = Field(description="of the last step, in nats")
+    reached: bool = Field(description="whether the accuracy is enough")
+    seconds: float = Field(description="of the processor, up to the end of this lesson")
+    tokens: int = Field(description="of this lesson, that were learnt from")
+    rate: float | None = Field(description="tokens a second of this lesson's steps")
+
+
+class Run(BaseModel):
+    """A model of one memory and seed."""
+
+    memory: str
+    seed: int
+    lessons: list[Lesson]
+
+
+class Recall(Reply):
+    """How soon models learn to recall pairs."""
+
+    exit: Exit
+    settings: dict[str, Any]
+    runs: list[Run]
