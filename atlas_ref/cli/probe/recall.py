@@ -109,7 +109,8 @@ def _settings(name: str, chosen: dict[str, Any]) -> Settings:
     from pydantic import ValidationError
 
     from atlas_ref.messages import first_problem, no_such
-    from atlas_ref.train.probes.recall import KINDS, PRESETS, Settings, model
+    from atlas_ref.train.models import PRESETS
+    from atlas_ref.train.probes.recall import KINDS, Settings, model
 
     if name not in KINDS:
         raise ValueError(f"probe recall: {no_such('kind', name, KINDS)}")

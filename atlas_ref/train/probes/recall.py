@@ -23,6 +23,7 @@ from atlas_ref.levels.level import Biases, Level
 from atlas_ref.messages import first_problem, no_such
 from atlas_ref.models import language_model
 from atlas_ref.rules import RULES, delta, hebbian, omega, titans_lmm
+from atlas_ref.train.models import FORMS, PRESETS
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -52,20 +53,6 @@ KINDS = {
     )
 }
 
-#: Readings of layers by name (PROBE-18): those of `layers.convention`, and `unit`.
-PRESETS: dict[str, dict[str, Any]] = {
-    "unit": {
-        "preset": "causal",
-        "head_norm": "l2",
-        "head_norm_eps": 1e-6,
-        "head_norm_guard": "add",
-    },
-    **{name: {"preset": name} for name in convention.PRESETS},
-}
-
-#: Forms of a memory in the order in which a rule takes the first that computes it.
-FORMS = ("exact", "chunkwise", "sequential")
-
 
 class Settings(Frozen):
     """The task, the model, and how it learns (PROBE-16 to PROBE-20).
@@ -78,7 +65,7 @@ class Settings(Frozen):
         dim, layers, heads: sizes of the model.
         kernel: taps of the convolutions of queries, keys and values; 1 for none.
         window: of Omega.
-        preset: readings of the layers, of `PRESETS`.
+        preset: readings of the layers, of `models.PRESETS`.
         batch, rate, warmup: sequences of a step, and AdamW's rate after so many steps.
         steps: most of all lessons together.
         every: steps between two examinations.

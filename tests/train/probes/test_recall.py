@@ -184,8 +184,8 @@ def test_a_lesson_ends_with_the_steps_and_is_examined_there() -> None:
     assert (lesson.steps, lesson.reached) == (7, False)
     seen: list[tuple[str, int, int]] = []
     (again,) = lessons.learn(settings, 0, progress=lambda *each: seen.append(each))
-    same = {"seconds": 0.0, "rate": None}
-    assert again._replace(**same) == lesson._replace(**same)
+    first, second = (each._replace(seconds=0.0, rate=None) for each in (lesson, again))
+    assert first == second
     assert seen == [("steps", done, 7) for done in range(8)]
 
 
