@@ -55,6 +55,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def readable(text: str) -> str:
+    """`printable` line by line, with a tab as four blanks."""
+    return "\n".join(printable(line.replace("\t", " " * 4)) for line in text.split("\n"))
+
+
 def emit(text: str) -> None:
     """Write to standard output; a pipe that its reader has closed, as `head` does, is no error."""
     from atlas_ref.oracle.cases.case import CaseError

@@ -145,7 +145,8 @@ def _record(data: dict[str, Any]) -> Record:
 def _mutant(name: str, what: str, path: str, line: int, tests: list[str]) -> Mutant:
     if type(line) is not int:
         raise TypeError(f"mutants: line: {line!r} is no number")
-    return Mutant(*_words([name, what, path], "mutants"), line, _words(tests, "tests"))
+    name, what, path = _words([name, what, path], "mutants")
+    return Mutant(name, what, path, line, _words(tests, "tests"))
 
 
 def _words(values: Any, where: str) -> tuple[str, ...]:

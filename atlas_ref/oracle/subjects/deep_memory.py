@@ -185,6 +185,7 @@ SUBJECT = Subject(
             presets=listed.presets,
             run=listed.run,
             keeps=reading.keeps,
+            named={each.name: each.words for each in listed.MISTAKES},
         ),
     ),
 )

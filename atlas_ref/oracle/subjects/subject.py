@@ -119,6 +119,7 @@ class Searched(NamedTuple):
         presets: (case) -> name of a whole reading -> the settings that it changes.
         run: (inputs, case, rounding, readings) -> results under all of them.
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
+        named: name of a mistake -> the words that follow on "as if".
     """
 
     settings: Callable[..., list[Any]]
@@ -126,6 +127,7 @@ class Searched(NamedTuple):
     presets: Callable[[Any], Mapping[str, list[Any]]]
     run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]
     keeps: Callable[[Any, Any], bool]
+    named: Mapping[str, str]
 
 
 class Own(NamedTuple):

@@ -38,7 +38,7 @@ def tokens(case: Case) -> Iterator[Candidate]:
     """The first token, halves, then all but one token."""
     T = case.inputs["in/k"].shape[-2]
     for keep in _fewer(T):
-        cut = {name: _taken(name, x, "T", keep) for name, x in case.inputs.items()}
+        cut = {name: taken(name, x, "T", keep) for name, x in case.inputs.items()}
         yield Candidate(case.header.plain(), cut)
 
 
@@ -130,7 +130,7 @@ def _kept(x: Any, keep: Sequence[int]) -> Any:
     return x if x.shape[0] == 1 else np.take(x, list(keep), axis=0)
 
 
-def _taken(name: str, x: Any, axis: str, keep: Sequence[int]) -> Any:
+def taken(name: str, x: Any, axis: str, keep: Sequence[int]) -> Any:
     """Some places of a named axis of a tensor of tokens; other tensors as they are."""
     words = SEQUENCE[name].axes.split() if name in SEQUENCE else []
     return np.take(x, list(keep), axis=words.index(axis) - len(words)) if axis in words else x
@@ -181,7 +181,7 @@ def _with(
     for name, x in case.inputs.items():
         if name in SEQUENCE:
             for axis, keep in (("d_in", range(d_in)), ("d_out", range(d_out)), ("n", held)):
-                x = _taken(name, x, axis, keep)
+                x = taken(name, x, axis, keep)
             tensors[name] = x
         elif _own(name) in shapes:
             tensors[name] = _corner(x, shapes[_own(name)])

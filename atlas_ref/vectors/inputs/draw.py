@@ -32,6 +32,12 @@ STEP = (0.0625, 0.125, 0.1875, 0.25, 0.375)
 STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
+#: Steps of a deep memory without Newton-Schulz, whose gradients keep their size.
+SMALL_STEP = (0.015625, 0.0234375, 0.03125, 0.046875, 0.0625)
+
+#: Gains of a norm inside a memory, and its scale.
+GAIN = (0.75, 0.875, 1.0, 1.125, 1.25)
+
 #: Values that biases of computed gates are drawn from.
 RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (
     (1.0, 1.5, 2.0, 2.5),
@@ -54,14 +60,19 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     convention = resolve(
         request.get("convention", "spec"), rule=target.rule, level=request.get("level", "projected")
     )
-    history = "history" in topic.regimes and target.rule in names_with("has_window")
+    deep = "parameters" in request
+    history = "history" in topic.regimes and (deep or target.rule in names_with("has_window"))
     if history:
-        request["history"] = request["window"] - 1
+        request["history"] = (request["parameters"] if deep else request)["window"] - 1
     name = f"{target.name}-{topic.name}"
     case = new(Request(**request, cotangent=topic.grad), name=name)
     header = case.header.plain()
     inputs = {key: _values(seed, key, value, convention) for key, value in case.inputs.items()}
-    inputs |= _resuming(seed, header, inputs, convention, "phase" in topic.regimes, history=history)
+    if deep:
+        inputs |= _short_steps(seed, inputs, convention)
+    else:
+        phase = "phase" in topic.regimes
+        inputs |= _resuming(seed, header, inputs, convention, phase, history=history)
     if topic.grad:
         inputs |= {
             f"in/{key[3]}_bar": _values(seed, f"in/{key[3]}_bar", inputs[key], convention)
@@ -75,7 +86,7 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
 
 def stored(value: Any) -> Any:
     """An array as files hold it: masks as they are, numbers in float32."""
-    return value if value.dtype.kind in "bu" else value.astype(np.float32)
+    return value if value.dtype.kind in "biu" else value.astype(np.float32)
 
 
 def exact(value: Any) -> bool:
@@ -100,12 +111,37 @@ def recipe(key: str, convention: Convention) -> Recipe:
         "in/param/b_momentum": MOMENTUM_BIAS,
         "in/param/b_step_size": STEP_BIAS,
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
+        "in/state/token_gates": WEIGHT,
     }
-    return lists[key] if key in lists else WHOLE.get(key, OTHER)
+    if key in lists:
+        return lists[key]
+    return _of_function(key) if key.startswith(FUNCTION) else WHOLE.get(key, OTHER)
+
+
+#: Tensors of a memory function, and their momenta.
+FUNCTION = ("in/memory/", "in/state/weights/", "in/state/reference/", "in/state/momentum/")
+
+
+def _of_function(key: str) -> Recipe:
+    """How a tensor of a memory function is drawn: gains around 1, the rest around 0."""
+    if key.startswith("in/state/momentum/"):
+        return (6, 0.0625)
+    if key.endswith(("norm/gain", "read_scale")):
+        plain = key.endswith("/norm/gain")  # which is added to 1 (MEMFUN-7)
+        return tuple(each - 1.0 for each in GAIN) if plain else GAIN
+    return (4, 0.125) if key.endswith("bias") else (8, 0.125)
+
+
+def _short_steps(seed: int, inputs: Inputs, convention: Convention) -> Inputs:
+    """Smaller steps, where no Newton-Schulz bounds a write."""
+    name = "in/step_size"
+    if convention.has_newton_schulz or name not in inputs:
+        return {}
+    return {name: chosen(seed, name, inputs[name].shape, SMALL_STEP)}
 
 
 def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
-    if like.dtype.kind in "bu":
+    if like.dtype.kind in "biu":
         return like
     how = recipe(key, convention)
     if isinstance(how[0], int):

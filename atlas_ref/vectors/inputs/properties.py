@@ -71,6 +71,8 @@ class Look:
         if not self.case.convention.has_newton_schulz:
             return np.zeros((0, 1, 1))
         argument = SUBJECTS[self.header.rule].argument
+        if not argument and not self.traced:  # of a function: matrices of several shapes
+            return np.zeros((0, 1, 1))
         matrices = self.inputs[argument] if argument else self.traced["trace/S"]
         return matrices.reshape(-1, *matrices.shape[-2:])
 

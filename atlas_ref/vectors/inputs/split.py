@@ -12,7 +12,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.lattice import facts
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.cut import cut
+from atlas_ref.oracle.sweep.deep_cut import taken
 from atlas_ref.rules import FAMILY
 
 #: Results of one call that are inputs of the next, and their names there.
@@ -35,9 +37,11 @@ def places(case: Case) -> list[int]:
     There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and
     so does a reset after the cut, which restores the second call's first state.
     """
-    T = facts(case).tokens if case.header.rule in FAMILY else 0
     if case.convention.read == "call_end":
         return []
+    if _parameters(case) is not None:
+        return _places_of_chunks(case)
+    T = facts(case).tokens if case.header.rule in FAMILY else 0
     cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
     return [place for place in cuts if not any(reset > place for reset in resets)]
@@ -57,6 +61,8 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     Args:
         lost: names of results, or `phase`, that are not carried over: a mistake.
     """
+    if _parameters(case) is not None:
+        return _of_function(case, before, tokens)
     candidate = cut(case, "T", tokens)
     assert candidate is not None
     tensors: Tensors = {
@@ -77,7 +83,37 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     return make(header, tensors, name=case.name)
 
 
+def _parameters(case: Case) -> Any:
+    """Settings of a case whose memory is a function (DEEPCASE-2); None for another."""
+    own = SUBJECTS[case.header.rule].own
+    return (case.header.parameters or {}) if own is not None and own.has_convention else None
+
+
+def _places_of_chunks(case: Case) -> list[int]:
+    """Cuts of a deep memory: none where a call ends a chunk or begins a document (DEEP-23)."""
+    own = _parameters(case)
+    if own.get("unfinished") == "flush" or "batch" in own.values():
+        return []
+    T = facts(case).tokens
+    return sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
+
+
+def _of_function(case: Case, before: Results | None, tokens: range) -> Case:
+    """Some tokens of a deep memory, from the state of results or that of the case (DEEPCASE-6)."""
+    tensors = {name: taken(name, x, "T", tokens) for name, x in case.inputs.items()}
+    if before is not None:
+        tensors = {name: x for name, x in tensors.items() if not name.startswith("in/state/")}
+        tensors |= {
+            name.replace("out/", "in/", 1): x
+            for name, x in before.tensors.items()
+            if name.startswith("out/state/")
+        }
+    return make(case.header.plain(), tensors, name=case.name)
+
+
 def _part(case: Case, tokens: range) -> Case:
+    if _parameters(case) is not None:
+        return _of_function(case, None, tokens)
     candidate = cut(case, "T", tokens)
     if candidate is None:
         raise CaseError(f"{case.name}: has no tokens to be cut at")

@@ -121,6 +121,20 @@ LONG = (
     Topic("130-gradient", {**TALL, "tokens": 130, "heads": 1}, ("slow",), grad=True),
 )
 
+#: Topics of a deep memory: few tokens, in the set of long vectors all the same (VEC-22).
+DEEP_TOPICS = (
+    Topic("tall", {**TALL, "d_out": 4, "tokens": 7}),
+    Topic("wide", WIDE),
+    Topic("square", SQUARE),
+    Topic("packed", {**SQUARE, "tokens": 8, "pulse": 2, "reset": 5}, ("history",)),
+    Topic("resumed", SQUARE, ("history",)),
+    Topic("edges", SQUARE, ("edges",)),
+    Topic("strong", {**SMALL, "tokens": 5, "heads": 2}, ("strong",)),
+    Topic("gradient", {**SQUARE, "tokens": 5}, grad=True),
+    Topic("gradient-resumed", {**SQUARE, "tokens": 6}, ("history",), grad=True),
+    Topic("gradient-packed", {**SQUARE, "tokens": 8, "pulse": 2, "reset": 5}, grad=True),
+)
+
 #: Tokens of a span in long topics: no chunk is a multiple of it.
 SPAN = 48
 
@@ -135,6 +149,7 @@ class Target(NamedTuple):
         listed: topics that it may have.
         without: names of topics that it has not.
         longer: names of its long topics.
+        later: whether its listed topics belong to the set of long vectors (VEC-22).
     """
 
     name: str
@@ -142,6 +157,7 @@ class Target(NamedTuple):
     listed: tuple[Topic, ...] = TOPICS
     without: tuple[str, ...] = ()
     longer: tuple[str, ...] = ("65", "130-packed")
+    later: bool = False
 
     @property
     def rule(self) -> str:
@@ -273,6 +289,84 @@ TARGETS = (
 )
 
 
+def _deep(
+    name: str, parameters: dict[str, Any], convention: dict[str, Any], *without: str, **request: Any
+) -> Target:
+    """A target of the rule deep_memory."""
+    fields = {"rule": "deep_memory", "parameters": {"chunk": 2, "window": 3} | parameters}
+    fields |= {"convention": convention} | request
+    return Target(f"deep_memory{name}", fields, DEEP_TOPICS, without, longer=(), later=True)
+
+
+#: Atlas-MAG's memory: matrices of two entries between, GEGLU.
+GATED = {"kind": "polynomial", "key_width": 2, "expansion": 1.5, "gated": True}
+
+#: Deep memories: the default, a matrix, and the memories of public code (VEC-22).
+DEEP = (
+    _deep("", {"memory": {"kind": "mlp", "expansion": 1.5}}, {}),
+    _deep("-linear", {"memory": {"kind": "linear"}}, {"newton_schulz": "none"}),
+    _deep(
+        "-polynomial",
+        {
+            "memory": GATED | {"compress": 4},
+            "window_weights": {"kind": "decay", "base": 0.75},
+            "fast": "all",
+            "vectors": "unit",
+            "clip": "hard",
+            "clip_norm": 8.0,
+            "adaptive": True,
+        },
+        {},
+        "tall",
+        "wide",
+        "packed",
+        "gradient",
+        "gradient-resumed",
+        "gradient-packed",
+        window_gate=True,
+    ),
+    _deep(
+        "-titans-pytorch",
+        {
+            "memory": {"kind": "mlp", "expansion": 1.0, "residual_norm": True},
+            "window": 2,
+            "fast": "all",
+            "vectors": "raw",
+            "clip": "soft",
+        },
+        {"newton_schulz": "none", "gradient_scale": "2/d_out", "rate": "momentum"},
+        "tall",
+        "wide",
+        window_gate=True,
+    ),
+    _deep(
+        "-atlas-mag",
+        {
+            "memory": GATED,
+            "chunk": 8,
+            "window": 6,
+            "reduction": "mean",
+            "coupling": "batch_shared",
+            "fast": "all",
+            "vectors": "unit",
+            "unfinished": "flush",
+            "outer_gradient": "straight_through",
+        },
+        {"read": "call_end"},
+        "wide",
+        "gradient-packed",
+        window_gate=True,
+    ),
+    _deep(
+        "-frozen",
+        {"memory": {"kind": "mlp", "expansion": 1.0, "activation": "silu", "depth": 3}, "span": 4},
+        {"reference": "chunk_start", "read": "before", "newton_schulz": {"steps": 3}},
+        "wide",
+        "gradient-packed",
+    ),
+)
+
+
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -295,7 +389,7 @@ def by_name(kind: str, name: str, items: Iterable[Item]) -> Item:
 
 def target_named(name: str) -> Target:
     """A target by its name."""
-    return by_name("target", name, TARGETS)
+    return by_name("target", name, (*TARGETS, *DEEP))
 
 
 def topic_named(target: Target, name: str) -> Topic:

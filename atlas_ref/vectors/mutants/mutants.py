@@ -21,7 +21,15 @@ from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.subjects import SUBJECTS, memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import split
-from atlas_ref.vectors.mutants import backward, boundaries, chunked, forward, matrices, tensors
+from atlas_ref.vectors.mutants import (
+    backward,
+    boundaries,
+    chunked,
+    deep,
+    forward,
+    matrices,
+    tensors,
+)
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, seen
 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.
@@ -50,6 +58,9 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     Args:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
+    if deep.has(case):
+        yield from deep.mutants(case, dtype)
+        return
     if boundaries.long(case):
         yield from boundaries.mutants(case, dtype)
         return
@@ -80,7 +91,7 @@ def words(name: str) -> str:
         | chunked.MISTAKES
         | {lost: meaning for lost, (_, meaning) in LOST.items()}
     )
-    return meanings.get(name) or f"convention {name} in place of the case's"
+    return meanings.get(name) or deep.words(name) or f"convention {name} in place of the case's"
 
 
 # -- conventions -----------------------------------------------------------------------------------

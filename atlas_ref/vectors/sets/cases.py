@@ -75,7 +75,7 @@ def longest(files: Iterable[Path]) -> int:
 
 def length(case: Case) -> int:
     """Tokens of a case, 0 of one without a sequence."""
-    if case.header.rule not in (*FAMILY, BLOCK):
+    if case.header.rule not in (*FAMILY, BLOCK) and "in/k" not in case.inputs:
         return 0
     tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
     return int(tokens)

@@ -27,7 +27,7 @@ from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.large import LARGE
 from atlas_ref.vectors.inputs.properties import properties
-from atlas_ref.vectors.inputs.targets import TARGETS, Target, Topic
+from atlas_ref.vectors.inputs.targets import DEEP, TARGETS, Target, Topic
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.refusals.negative import NEGATIVE
 from atlas_ref.vectors.sets.expected import expected
@@ -120,13 +120,19 @@ def number(target: int, topic: int, seed: int) -> int:
 def parts(number: int, long: bool = False) -> tuple[Target, Any, int]:
     """The draw of a number."""
     rest, seed = divmod(number, ROOM)
-    target, topic = divmod(rest, TOPICS)
-    return TARGETS[target], topics(TARGETS[target], long)[topic], seed
+    place, topic = divmod(rest, TOPICS)
+    target = searched(long)[place]
+    return target, topics(target, long)[topic], seed
+
+
+def searched(long: bool) -> tuple[Target, ...]:
+    """Targets of a set: those of one version of sets come behind those before them."""
+    return (*TARGETS, *DEEP) if long else TARGETS
 
 
 def topics(target: Target, long: bool) -> tuple[Topic, ...]:
     """Topics that are drawn of a target."""
-    return target.long if long else target.topics
+    return target.long if long and not target.later else target.topics
 
 
 def search(
@@ -165,7 +171,7 @@ def search(
     with ExitStack() as stack:
         described = {
             "version": atlas_ref.__version__,
-            "targets": [repr(target) for target in TARGETS],
+            "targets": [repr(target) for target in searched(long)],
             "long": long,
         }
         log = (
@@ -182,8 +188,9 @@ def search(
             )
         )
         run = Tasks(Work(Scoring(long), None), lambda line: line, jobs, scheduler, log, progress)
-        for place, target in enumerate(TARGETS):
-            picks, left = (_each if long else _fewest)(run, place, seeds)
+        for place, target in enumerate(searched(long)):
+            each = long and not target.later
+            picks, left = (_each if each else _fewest)(run, place, seeds, long=long)
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in left]
             entries += [_entry(each) for each in picks]
     return empty.replaced(vectors=entries), {
@@ -191,26 +198,29 @@ def search(
     }
 
 
-def _fewest(run: Tasks, place: int, seeds: int) -> tuple[list[Candidate], list[Goal]]:
+def _fewest(
+    run: Tasks, place: int, seeds: int, *, long: bool
+) -> tuple[list[Candidate], list[Goal]]:
     """The fewest draws of a target that kill every mutant, and mutants that none kills."""
     pool: list[Candidate] = []
     for seed in range(seeds):
-        numbers = [number(place, topic, seed) for topic in range(len(TARGETS[place].topics))]
-        pool += [_candidate(line) for line in run.lines("score", numbers)]
-        if seed and not missing(pool):
+        count = len(topics(searched(long)[place], long))
+        numbers = [number(place, topic, seed) for topic in range(count)]
+        pool += [_candidate(line, long=long) for line in run.lines("score", numbers)]
+        if (seed or long) and not missing(pool):  # draws of a function take seconds each
             break
     return chosen(pool), missing(pool)
 
 
-def _each(run: Tasks, place: int, seeds: int) -> tuple[list[Candidate], list[Goal]]:
+def _each(run: Tasks, place: int, seeds: int, *, long: bool) -> tuple[list[Candidate], list[Goal]]:
     """A draw of each long topic, the first that kills most, and mutants that none of them kills."""
     picks: list[Candidate] = []
     drawn_goals: set[Goal] = set()
-    for topic in range(len(TARGETS[place].long)):
+    for topic in range(len(searched(long)[place].long)):
         pool: list[Candidate] = []
         for seed in range(seeds):
             (line,) = run.lines("score", [number(place, topic, seed)])
-            pool.append(_candidate(line, long=True))
+            pool.append(_candidate(line, long=long))
             if not missing(pool[-1:]):
                 break
         drawn_goals |= goals(pool)

@@ -42,7 +42,8 @@ def test_a_title_with_a_zero_byte_is_written_out(clone: Path, cli: Run) -> None:
     record.write(clone, record.Record({}))
     ran = cli("trace-spec", "--root", clone)
     assert ran.code == 1
-    assert "\\x00" in ran.out and "\0" not in ran.out
+    assert "\\x00" in ran.out
+    assert "\0" not in ran.out
 
 
 @pytest.mark.clause("TRACE-4")
