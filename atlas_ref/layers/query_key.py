@@ -177,7 +177,7 @@ def projected(
         (B, T, d).
     """
     T = q.shape[-2]
-    n, by_lag = keys.shape[-2] - T, powers(config)
+    n, by_lag = keys.shape[-2] - T, powers(config, keys.shape[-2])
     tops, sizes = [], []
     for low in range(0, T, chunk):
         high = min(low + chunk, T)
@@ -185,7 +185,7 @@ def projected(
         lag = np.arange(n + low, n + high)[:, None] - np.arange(rows.start, rows.stop)
         seen = (lag >= config.newest) & (lag <= config.earlier)
         seen &= np.arange(rows.start, rows.stop) >= first[low:high, None]
-        weights = by_lag[np.clip(lag - config.newest, 0, config.window - 1)]
+        weights = by_lag[np.clip(lag - config.newest, 0, len(by_lag) - 1)]
         weights = np.where(seen, weights, 0.0).astype(precision(q))
         u = None if gates is None else gates[:, None, rows]
         top, size = _sums(q[:, low:high], keys[:, rows], u, weights, seen)
@@ -218,7 +218,7 @@ def plain_projected(
 ) -> Array:
     """The same, token by token: the twin of `projected` (QK-10)."""
     T = q.shape[-2]
-    n, by_lag = keys.shape[-2] - T, powers(config).astype(precision(q))
+    n, by_lag = keys.shape[-2] - T, powers(config, keys.shape[-2]).astype(precision(q))
     P_q, n_0 = _persistent(config, params, q)
     results = []
     for t in range(T):
@@ -234,11 +234,16 @@ def plain_projected(
     return ops.stack(results, axis=-2)
 
 
-def powers(config: Config) -> np.ndarray[Any, Any]:
-    """Weight of the i-th newest key without its gate, (c,): decay^i, or 1 (QK-4)."""
+def powers(config: Config, keys: int | None = None) -> np.ndarray[Any, Any]:
+    """Weight of the i-th newest key without its gate, (c,): decay^i, or 1 (QK-4).
+
+    Args:
+        keys: how many keys there are; weights of as many are enough.
+    """
+    count = config.window if keys is None else min(config.window, keys)
     if config.weights == "gate":
-        return np.ones(config.window)
-    table = config.decay ** np.arange(config.window)
+        return np.ones(count)
+    table = config.decay ** np.arange(count)
     return table.astype(np.float32).astype(np.float64) if config.powers == "float32" else table
 
 

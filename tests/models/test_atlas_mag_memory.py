@@ -273,3 +273,19 @@ def test_what_is_disabled_is_not_built() -> None:
         name for name in atlas_mag.shapes(SETTINGS) if "memory." not in name and "gate" not in name
     }
     assert names.buffers(SETTINGS.replaced(disable_memory=True)) == {}
+
+
+@pytest.mark.clause("QK-4", "MAG-3", "SHARED-5")
+@pytest.mark.parametrize("preset", sorted(shared_memory.PRESETS))
+def test_a_window_far_longer_than_the_tokens_is_one_that_holds_them(preset: str) -> None:
+    ids = np.arange(24).reshape(2, 12)
+
+    def logits(window: int) -> Any:
+        sizes = {"vocab_size": 30, "dim": 16, "n_heads": 2, "n_layers": 1, "ttl_eta": 0.1}
+        settings = atlas_mag.Settings(**sizes, training=True, omega_context_window=window)
+        config = atlas_mag.model(settings, preset, **({"chunk": 4} if preset == "causal" else {}))
+        params = language_model.init(config, 0)
+        return language_model.apply(config, params, language_model.start(config, 2), ids)[1]
+
+    assert_close("logits", logits(10**12), logits(12), EXACT)
+    assert_differs("logits", logits(4), logits(12), 1e-9)

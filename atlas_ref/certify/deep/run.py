@@ -193,7 +193,8 @@ class Memory:
         if key in self.inputs:
             lags = [self.inputs.get(key, *row.index, t, lag) for lag in range(c)]
         else:
-            lags = [number(_by_lag(self.s["window_weights"], lag, c)) for lag in range(c)]
+            count = c if self.c.window_edge == "renormalise" else n
+            lags = [number(_by_lag(self.s["window_weights"], lag, c)) for lag in range(count)]
         gates = [row.pair(i).gate for i in tokens]
         if self.c.window_edge == "renormalise" and gates[0] is None and n < c:
             whole, present = total(lags, 1, 1), total(lags[:n], 1, 1)

@@ -166,9 +166,10 @@ def _fields(
     if not config.level.rule.has_window:
         return fields
     rule = config.level.config
-    by_lag = window.by_lag(rule.window_weights, {}, window=rule.window, heads=H, like=n)
-    if by_lag is not None:
-        fields["window_weights"] = by_lag + ops.zeros_like(n, shape=(B, H, T, 1))
+    if config.level.rule.run is None:  # a rule with a run of its own has those of its settings
+        by_lag = window.by_lag(rule.window_weights, {}, window=rule.window, heads=H, like=n)
+        if by_lag is not None:
+            fields["window_weights"] = by_lag + ops.zeros_like(n, shape=(B, H, T, 1))
     if u is not None and config.window_gate:
         fields["window_gate"] = ops.expand_dims(u, 1) + ops.zeros_like(n, shape=(B, H, T))
     return fields

@@ -182,8 +182,9 @@ class _Loop:
         n, like = len(event.rows), self.keys
         lags = self.inputs.get("in/window_weights")
         if lags is None:
-            lags = ops.ones_like(like, shape=(self.s.window,)) * np.asarray(
-                self.s.by_lag, np.dtype(like.dtype)
+            count = self.s.window if self.s.c.window_edge == "renormalise" else n
+            lags = ops.ones_like(like, shape=(count,)) * np.asarray(
+                self.s.first_lags(count), np.dtype(like.dtype)
             )
         else:
             lags = lags[..., event.token, :]

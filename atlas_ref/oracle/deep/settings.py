@@ -54,7 +54,11 @@ class Settings(NamedTuple):
     @property
     def by_lag(self) -> list[float]:
         """Weights of a window by lag, c of them (DEEP-7)."""
-        return [_weight(self.kind, lag, self.window) for lag in range(self.window)]
+        return self.first_lags(self.window)
+
+    def first_lags(self, count: int) -> list[float]:
+        """Weights of so many lags of a window, from 0 on (DEEP-7)."""
+        return [_weight(self.kind, lag, self.window) for lag in range(count)]
 
     @property
     def shared(self) -> bool:
