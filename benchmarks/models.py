@@ -60,6 +60,10 @@ STEPS: dict[str, tuple[float | None, float | None]] = {
     "attention alone": (0.95, None),
 }
 POSITIONS = (100, 100_000)  # of the tokens whose times are compared
+#: Name of a model -> the preset of its memories, which learn at test time.
+LEARNING = {"Atlas-MAG": "atlas-mag", "Atlas-MAG read causally": "causal"}
+#: Behind such a name: the same model whose memories are never written.
+UNWRITTEN = ", phase off"
 
 
 def rows() -> list[Row]:
@@ -71,23 +75,24 @@ def rows() -> list[Row]:
         for name, peers in PEERS.items():
             missing = _loaded(process, name, TOKENS, PLAIN | {"window": WINDOW})
             found += [_against_peer(process, missing, peer) for peer in peers]
-        found += [_memory(process), _token()]
+        found += [_memory(process), _token(), *map(_learning, LEARNING)]
     return found
 
 
 def model(name: str) -> language_model.Config:
-    """The settings of a model of `STEPS`, or Atlas-MAG in training, as its code computes."""
-    if name == "Atlas-MAG":
-        return atlas_mag.model(
-            atlas_mag.Settings(
-                vocab_size=SYMBOLS,
-                dim=D,
-                n_layers=DEPTH,
-                n_heads=HEADS,
-                attn_window_size=WINDOW,
-                training=True,
-            )
+    """The settings of a model of `STEPS`, or of `LEARNING` in training."""
+    written = name.removesuffix(UNWRITTEN)
+    if written in LEARNING:
+        settings = atlas_mag.Settings(
+            vocab_size=SYMBOLS,
+            dim=D,
+            n_layers=DEPTH,
+            n_heads=HEADS,
+            attn_window_size=WINDOW,
+            training=True,
         )
+        off = {} if written == name else {"phase": "off"}
+        return atlas_mag.model(settings, LEARNING[written], **off)
     c = convention.resolve(CONVENTION)
     rule = titans_lmm.Config(d_in=D_HEAD, d_out=D_HEAD, d_model=D, heads=HEADS)
     own = memory.configured(c, block.Config(levels=(Level(config=rule, form="exact"),)))
@@ -270,5 +275,20 @@ def _token() -> Row:
         Spread.of(timing.theirs, 1e3 / 20),
         Spread.of(timing.ratio),
         Target("at most", 1.1),
+        note="CPU time, one thread",
+    )
+
+
+def _learning(name: str) -> Row:
+    """What learning at test time costs: a training step with its writes, over one without any."""
+    timing = bracketed(step(name), step(name + UNWRITTEN), samples=SAMPLES_OF_PEER)
+    return Row(
+        f"{name}, training step, dim {D}, depth {DEPTH}, {HEADS} heads, batch {BATCH}, "
+        f"T = {TOKENS}, float32, its memories learning",
+        "ms",
+        Spread.of(timing.ours, 1e3),
+        "the same, never written",
+        Spread.of(timing.theirs, 1e3),
+        Spread.of(timing.ratio),
         note="CPU time, one thread",
     )

@@ -27,6 +27,7 @@ from docs import links
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
 
+ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
 EQUIVALENCES = range(40, 63)
 PROOF = re.compile(r"\*\*Proof\.\*\*\s+(.*?)(?=\*\*[A-Z][a-z]+\.\*\*|\Z)", re.DOTALL)
@@ -339,6 +340,36 @@ def _executed(evidence: Evidence) -> int:
     return len({test.id for test, _ in evidence.proved})
 
 
+def recall(trace: Trace, page: str) -> str:
+    """Lessons of associative recall by case and pairs, as `python -m benchmarks.recall` left them."""
+    runs = json.loads((ROOT / "benchmarks" / "recall.json").read_text())
+    found: dict[tuple[str, int], list[Any]] = {}
+    for run in runs:
+        for lesson in run["lessons"]:
+            found.setdefault((run["case"], lesson["pairs"]), []).append(lesson)
+    head = ("memory", "pairs", "steps", "accuracy", "seconds", "tokens a second")
+    rows = [(html.escape(case), str(pairs), *_lessons(of)) for (case, pairs), of in found.items()]
+    load = sorted(each for run in runs for each in run["load"])
+    first = runs[0]
+    machine = ", ".join(f"{name} {value}" for name, value in first["machine"].items())
+    said = (
+        "A cell has a number for each seed. float32, "
+        f"{first['threads']} thread; load of the machine {load[0]:g} to {load[-1]:g} while it ran; "
+        f"{machine}."
+    )
+    return f"{table(head, rows)}\n{html.escape(said)}\n"
+
+
+def _lessons(of: Sequence[Any]) -> tuple[str, ...]:
+    """Steps, accuracy, seconds and speed of the same lesson of several seeds."""
+    return (
+        ", ".join(f"{each['steps']}{'' if each['reached'] else ' (not reached)'}" for each in of),
+        ", ".join(f"{each['accuracy']:.3f}" for each in of),
+        ", ".join(f"{each['seconds']:.0f}" for each in of),
+        ", ".join("" if each["rate"] is None else f"{each['rate']:,.0f}" for each in of),
+    )
+
+
 TABLES: dict[str, Callable[[Trace, str], str]] = {
     each.__name__: each
     for each in (
@@ -354,5 +385,6 @@ TABLES: dict[str, Callable[[Trace, str], str]] = {
         errata,
         mutants,
         clauses,
+        recall,
     )
 }

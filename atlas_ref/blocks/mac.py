@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.blocks import mix
-from atlas_ref.blocks.parts import fed_forward, require_same_tokens
+from atlas_ref.blocks.parts import attended, fed_forward, require_same_tokens
 from atlas_ref.blocks.segments import Segment, run_segments
 from atlas_ref.layers import attention, checks, feed_forward, memory, norm
 from atlas_ref.layers.attention.boundary import check_params as check_attention
@@ -228,20 +228,20 @@ def _mean_of_call(
     """Attention with rows of the mean of the memory's reads over the call (BLOCKS-7)."""
     if checks.check_reset(reset, x.shape[-2]) is not None:
         raise ValueError("reset: context mean_of_call knows no documents")
-    after, m = memory.apply(config.memory, params.memory, state.memory, x)
+    with checks.within("memory"):
+        after, m = memory.apply(config.memory, params.memory, state.memory, x)
     assert config.pool_norm is not None
     assert params.pool_norm is not None
     assert state.attention is not None
     pooled = norm.normed(config.pool_norm, params.pool_norm, ops.mean(m, axis=-2, keepdims=True))
     row = pooled @ ops.transpose(params.W_pool)  # (B, 1, d_model)
     context = row + ops.zeros_like(x, shape=(x.shape[0], config.longterm or 1, x.shape[-1]))
-    attended, a = attention.apply(
-        config.attention, params.attention, state.attention, x, context=context
-    )
+    own = config.attention
+    attending, a = attended(own, params.attention, state.attention, x, context=context)
     tokens = state.tokens + x.shape[-2]
     commits = config.state == "explicit" or tokens % config.segment == 0
     kept = after if commits else state.memory
-    return state.replaced(memory=kept, attention=attended, tokens=tokens), x + a
+    return state.replaced(memory=kept, attention=attending, tokens=tokens), x + a
 
 
 def _check_parts(config: Config, params: Params, state: State, x: Array) -> None:
@@ -256,7 +256,8 @@ def _check_parts(config: Config, params: Params, state: State, x: Array) -> None
     ):
         checks.check_presence(name, value, needed, f"the context is {config.context}")
     if state.segment is not None:
-        check_attention(config.attention, params.attention, x)
+        with checks.within("attention"):
+            check_attention(config.attention, params.attention, x)
         _check_segment(config, state.segment, x)
     if config.mix is not None and params.mix is not None:
         mix.check_params(config.mix, params.mix, x)

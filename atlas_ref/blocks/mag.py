@@ -14,6 +14,7 @@ from pydantic import model_validator
 
 from atlas_ref.blocks import mix
 from atlas_ref.blocks.parts import (
+    attended,
     check_memory,
     extended,
     fed_forward,
@@ -178,10 +179,8 @@ def apply(
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
         return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
     begun = state.attention.begun
-    attended, a = attention.apply(
-        config.attention, params.attention, state.attention, x, reset=reset
-    )
-    state = state.replaced(attention=attended)
+    after, a = attended(config.attention, params.attention, state.attention, x, reset=reset)
+    state = state.replaced(attention=after)
     if params.mix is None:
         x = x + a
     else:
@@ -225,16 +224,18 @@ def _branches(
 ) -> tuple[State, Array, Array]:
     """Attention a and a memory m of its projections, and the state after both (SHARED-2)."""
     own, before = config.attention, state.attention
-    starts = attention.checked(own, params.attention, before, x, reset)
+    with checks.within("attention"):
+        starts = attention.checked(own, params.attention, before, x, reset)
     n, qkv = attention.projected(own, params.attention, x)
     shared = shared_of(config, before, n, qkv, starts)
     its: Any = config.memory  # shared, as the caller has seen
     weights: Any = params.memory
     held: Any = state.memory
-    memories, m = shared_memory.apply(its, weights, held, shared, reset=starts)
-    y, attended = attention.attended(own, params.attention, before, qkv, starts)
+    with checks.within("memory"):
+        memories, m = shared_memory.apply(its, weights, held, shared, reset=starts)
+    y, after = attention.attended(own, params.attention, before, qkv, starts)
     a = attention.merged(own, params.attention, y)
-    return state.replaced(attention=attended, memory=memories), a, m
+    return state.replaced(attention=after, memory=memories), a, m
 
 
 def shared_of(

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import model_validator
 
 from atlas_ref.blocks.parts import (
+    attended,
     check_memory,
     extended,
     fed_forward,
@@ -147,11 +148,9 @@ def apply(
         state, x = _with_tokens_before(config, params, state, x, reset)
     else:
         state, x = _before_attention(config, params, state, x, reset)
-        attended, a = attention.apply(
-            config.attention, params.attention, state.attention, x, reset=reset
-        )
-        state, x = state.replaced(attention=attended), x + a
-    return state, x + fed_forward(config.ff_post, params.ff_post, x)
+        after, a = attended(config.attention, params.attention, state.attention, x, reset=reset)
+        state, x = state.replaced(attention=after), x + a
+    return state, x + fed_forward(config.ff_post, params.ff_post, x, "ff_post")
 
 
 def _before_attention(
@@ -162,7 +161,7 @@ def _before_attention(
         state, m = remembered(config, params, state, x, reset)
         x = x + m
     if config.ff_pre is not None and params.ff_pre is not None:
-        x = x + fed_forward(config.ff_pre, params.ff_pre, x)
+        x = x + fed_forward(config.ff_pre, params.ff_pre, x, "ff_pre")
     return state, x
 
 
@@ -170,16 +169,17 @@ def _with_tokens_before(
     config: Config, params: Params, state: State, x: Array, reset: Any
 ) -> tuple[State, Array]:
     """All before the last feed-forward, of tokens with the persistent ones (BLOCKS-9)."""
-    c, own, attended = config.attention, params.attention, state.attention
-    check_attention(c, own, x)
+    c, own, before = config.attention, params.attention, state.attention
+    with checks.within("attention"):
+        check_attention(c, own, x)
     starts = checks.check_reset(reset, x.shape[-2])
-    whole = extended(c, own.persistent, x, starts, attended.begun)
+    whole = extended(c, own.persistent, x, starts, before.begun)
     state, z = _before_attention(config, params, state, whole.x, whole.reset)
     results = []
     for piece, (first, last) in zip(whole.pieces, whole.bounds, strict=True):
         if piece.begins:
-            attended = attention.opened(c, own, z[:, first - c.persistent : first])
-        attended, a = attention.apply(c, own, attended, z[:, first:last])
+            before = attention.opened(c, own, z[:, first - c.persistent : first])
+        before, a = attended(c, own, before, z[:, first:last])
         results.append(z[:, first:last] + a)
-    state = state.replaced(attention=attended)
+    state = state.replaced(attention=before)
     return state, joined(results)

@@ -43,9 +43,31 @@ def check_memory(config: Any, **values: Any) -> None:
         checks.check_presence(name.replace("_", "."), value, needed, but)
 
 
-def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Array) -> Array:
-    """The feed-forward of tokens; it has no state (FEED-4)."""
-    return feed_forward.apply(config, params, feed_forward.State(), x)[1]
+def fed_forward(
+    config: feed_forward.Config,
+    params: feed_forward.Params,
+    x: Array,
+    part: str = "feed_forward",
+) -> Array:
+    """The feed-forward of tokens; it has no state (FEED-4).
+
+    Args:
+        part: its name in the block.
+    """
+    with checks.within(part):
+        return feed_forward.apply(config, params, feed_forward.State(), x)[1]
+
+
+def attended(
+    config: Any, params: Any, state: Any, x: Array, **given: Any
+) -> tuple[attention.State, Array]:
+    """The attention of the block, and what it returns.
+
+    Args:
+        config, params, state: of the attention. given: reset or context.
+    """
+    with checks.within("attention"):
+        return attention.apply(config, params, state, x, **given)
 
 
 def started(config: Any, batch: int, dtype: Any, initial: Any = None) -> dict[str, Any]:
@@ -78,7 +100,8 @@ def memory_layer(config: Any) -> Any:
 
 def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tuple[Any, Array]:
     """The block's state after its memory has seen the tokens, and what the memory returns."""
-    after, m = memory.apply(config.memory, params.memory, state.memory, x, reset=reset)
+    with checks.within("memory"):
+        after, m = memory.apply(config.memory, params.memory, state.memory, x, reset=reset)
     return state.replaced(memory=after), m
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from atlas_ref.blocks import mix
-from atlas_ref.layers import attention, memory, norm, rotary
+from atlas_ref.layers import attention, checks, memory, norm, rotary
 from atlas_ref.layers.attention import prefix
 from atlas_ref.layers.attention.reads import softmax_reads
 from atlas_ref.types import Array, Frozen
@@ -87,9 +87,11 @@ def _piece(config: Any, params: Any, state: Any, x: Array) -> tuple[Any, Array]:
     """Tokens of one segment: recall, attend, write, mix (BLOCKS-7)."""
     segment = state.segment
     before = _at_step(segment.memory, state.memory)
-    recalled, h = memory.retrieve(config.memory, params.memory, before, x)
+    with checks.within("memory"):
+        recalled, h = memory.retrieve(config.memory, params.memory, before, x)
     cache, y = _attended(config, params.attention, segment, h, x)
-    written, m = memory.apply(config.memory, params.memory, state.memory, y)
+    with checks.within("memory"):
+        written, m = memory.apply(config.memory, params.memory, state.memory, y)
     place = segment.place + x.shape[-2]
     recalled = segment.memory.replaced(tails=recalled.tails)
     segment = Segment.trusted(memory=recalled, cache=cache, place=place)

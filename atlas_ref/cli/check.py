@@ -149,14 +149,13 @@ def check(
     cases.
     """
     from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.judge.compare import checked, chosen
+    from atlas_ref.oracle.judge.compare import checked
     from atlas_ref.oracle.judge.xfail import load as expected
     from atlas_ref.oracle.report import report as reports
     from atlas_ref.vectors.sets.cases import identity, length, load, reach
     from atlas_ref.vectors.sets.locate import folder
 
     result_names = options.names("--only", only)
-    names = None if result_names is None else chosen(result_names)
     changes = options.convention_changes(convention)
     absent = options.without(without)
     places = [reports.place(path) for path in report or ()]
@@ -176,6 +175,7 @@ def check(
     repeated = _repeated(locals())
     vectors = options.set_files(sets, larger=larger, targets=target)
     paths, most = [*options.case_files(files or ()), *vectors], 0
+    names = None if result_names is None else _named(result_names, paths)
     ids = {str(path): name for path in paths if (name := identity(path))}
     with contextlib.ExitStack() as stack:
         for path in report or ():
@@ -215,6 +215,18 @@ def check(
         place.write(outcome)
     _print(outcome, as_json, verbose, reach(most, sets, target or ()) if sets else "")
     return outcome.exit
+
+
+def _named(only: list[str], paths: list[Path]) -> set[str]:
+    """Full names of results, of which a wrong one is told with those of a case that is alone."""
+    from atlas_ref.oracle.cases.case import CaseError
+    from atlas_ref.oracle.judge.compare import chosen
+    from atlas_ref.vectors.sets.cases import load
+
+    try:
+        return chosen(only)
+    except CaseError:
+        return chosen(only, load(paths[0]) if len(paths) == 1 else None)
 
 
 def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: Path | None) -> None:

@@ -26,6 +26,7 @@ from atlas_ref.cli import reference as cli_reference
 from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
 from atlas_ref.cli import trace_spec as cli_trace_spec
+from atlas_ref.cli import train as cli_train
 from atlas_ref.cli import vectors as cli_vectors
 from atlas_ref.oracle.sources import ending
 
@@ -337,6 +338,7 @@ for topic in (
     cli_certify,
     cli_vectors,
     cli_models,
+    cli_train,
     cli_probe,
     cli_trace_spec,
 ):

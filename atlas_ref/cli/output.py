@@ -55,6 +55,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def readable(text: str) -> str:
+    """The text with its line ends, a tab as four blanks, and all else that a terminal would act upon
+    written out.
+    """
+    return "\n".join(printable(line.replace("\t", " " * 4)) for line in text.split("\n"))
+
+
 def emit(text: str) -> None:
     """Write to standard output; a pipe that its reader has closed, as `head` does, is no error."""
     from atlas_ref.oracle.cases.case import CaseError

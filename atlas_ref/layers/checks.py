@@ -5,6 +5,9 @@ Checked once per call. Specified in specs/norm.md (NORM-2).
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,32 @@ def check_call(
                 f"{name}: {type(value).__module__}.{type(value).__qualname__}, expected "
                 f"{module}.{kind.__qualname__}"
             )
+
+
+@contextlib.contextmanager
+def within(part: str) -> Iterator[None]:
+    """Name what a part of a block or model refuses by its path from the whole (NORM-2).
+
+    Args:
+        part: path of the part, such as attention or blocks.1.
+
+    Raises:
+        ValueError: params.W_out of the part as params.PART.W_out.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise ValueError(_placed(part, str(error))) from None
+
+
+def _placed(part: str, message: str) -> str:
+    if found := re.match(r"(config|params|state)(?=[.:])", message):
+        return f"{found[0]}.{part}{message[found.end() :]}"
+    if found := re.match(r"x(?: of ([\w.]+))?:", message):
+        return f"x of {part}{'.' + found[1] if found[1] else ''}:{message[found.end() :]}"
+    return message
 
 
 def check_tokens(x: Any, d_model: int) -> None:

@@ -156,7 +156,14 @@ def configured(
     Args:
         levels: a block's settings, or those of a rule with d_model, heads, d_in, d_out.
         kernel: taps of the convolutions; None or 1 for none.
+
+    Raises:
+        ValueError: a kernel that is no number of taps; sizes that do not agree.
     """
+    if kernel is not None:
+        check_count("kernel", kernel)
+        if kernel == 0:
+            raise ValueError("kernel: 0, expected at least one tap, or None for no convolution")
     if not isinstance(levels, block.Config):
         levels = block.Config(levels=(Level(config=levels),))
     c, rule = convention, levels.levels[0].config

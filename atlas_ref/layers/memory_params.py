@@ -242,11 +242,13 @@ def check_state(config: Any, state: Any, x: Array) -> None:
             f"those of {len(levels)} levels {'with' if conv else 'without'} convolutions"
         )
     for i, tails in enumerate(state.tails):
+        if len(tails) != 3:
+            raise ValueError(f"state.tails[{i}]: {len(tails)}, expected those of q, k and v")
         for name, tail in zip("qkv", tails, strict=True):
-            settings = config.conv_of(levels[i], name)
+            settings, place = config.conv_of(levels[i], name), f"state.tails[{i}]: {name}"
             expected = (x.shape[0], settings.rows, settings.d_model)
-            checks.check_shape(f"state.tails: {name}", tail.tail, expected, "batch, rows, channels")
-            checks.check_precision(x, {f"state.tails: {name}": tail.tail})
+            checks.check_shape(place, tail.tail, expected, "batch, rows, channels")
+            checks.check_precision(x, {place: tail.tail})
     leading = (x.shape[0], config.heads)
     for part, memories in (("", state.levels.states), ("origin ", state.levels.origins)):
         for i, memory in enumerate(memories):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref.blocks import BLOCKS, module_of
@@ -73,7 +74,10 @@ def told(tensors: Mapping[str, Any], given: Mapping[str, Any]) -> Told:
         raise ValueError("block_type: the tensors are those of memories alone, which have no block")
     for name, value in given.items():
         if name in of_shapes and not _agrees(name, value, of_shapes):
-            raise ValueError(f"{name}: {shown(value)}, but the tensors have {of_shapes[name]!r}")
+            by = _teller(name, tensors)
+            raise ValueError(
+                f"{name}: {shown(value)}, but the tensors have {shown(of_shapes[name])}{by}"
+            )
     for name, needs in (("omega_window", "use_omega_gate"), ("poly_degree", "poly_mode")):
         if of_shapes.get(needs) in (True, "tensor") and name not in given:
             raise ValueError(
@@ -88,11 +92,54 @@ def told(tensors: Mapping[str, Any], given: Mapping[str, Any]) -> Told:
         raise ValueError(first_problem(error)) from None
     if settings.poly_mode == "tensor" and "poly_mode" not in of_shapes:
         raise ValueError("poly_mode: tensor, but the tensors have no phi.proj")
+    if "rotary_base" in given:
+        _check_base(settings, tensors)
     by = {
         name: "shapes" if name in of_shapes else "given" if name in given else "default"
         for name in (*_ALL, *_OF_BLOCK.get(kind, ()))
     }
     return Told(settings, alone, by)
+
+
+#: Ends of the names of the tensors of the first layer whose shapes tell a setting.
+_TELLERS = {
+    "heads": ("to_lr.0.bias",),
+    "dim_head": ("to_q.weight",),
+    "qkv_conv_kernel": ("q_conv.weight",),
+    "ff_mult": ("ff.1.bias", "ff_pre.1.bias"),
+    "num_persist_mem_tokens": ("persist_mem",),
+}
+
+
+def _teller(name: str, tensors: Mapping[str, Any]) -> str:
+    """Where a setting was read: its tensor may be the one that is misshapen."""
+    ends = _TELLERS.get(name, ())
+    own = ["embed.weight"] if name in ("vocab", "dim") else []
+    own += [each for each in tensors if each.startswith("layers.0.") and each.endswith(ends)]
+    return f", by {own[0]} {tuple(tensors[own[0]].shape)}" if own else ""
+
+
+#: Relative difference of frequencies that were rounded to bfloat16 on their way, as `model.bfloat16()`
+#: and `model.float()` leave them.
+_ROUNDED = 2.0**-8
+
+
+def _check_base(settings: Settings, tensors: Mapping[str, Any]) -> None:
+    """Refuse a stated base of other frequencies than the tensors hold, which are those in force.
+
+    Another shape or dtype, and what is not finite, is found by name afterwards.
+    """
+    d = settings.dim_head or settings.dim
+    want = settings.rotary_base ** (-np.arange(0, d, 2) / d)
+    for name, own in tensors.items():
+        if not name.endswith("rotary_emb.freqs") or own.shape != want.shape:
+            continue
+        whole = own.dtype in (np.float32, np.float64) and np.isfinite(own).all()
+        if whole and not np.allclose(own, want, rtol=_ROUNDED, atol=0.0):
+            raise ValueError(
+                f"rotary_base: {shown(settings.rotary_base)}, but {name} has frequencies of "
+                "another base"
+            )
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,10 +176,14 @@ def _is_alone(tensors: Mapping[str, Any]) -> bool:
         return False
     if "layers.0.pre_norm.weight" in tensors:
         return True
-    raise ValueError(
-        "layers.0.memory.pre_norm.weight: missing; this is no state_dict of a language model of "
-        "atlas-rnn"
-    )
+    first = "layers.0.memory.pre_norm.weight"
+    for name in tensors:
+        if name.endswith(f".{first}"):
+            prefix = name.removesuffix(first)
+            raise ValueError(
+                f"{first}: missing, but {name} is there; names must not begin with {prefix}"
+            )
+    raise ValueError(f"{first}: missing; this is no state_dict of a language model of atlas-rnn")
 
 
 def _of_shapes(tensors: Mapping[str, Any], alone: bool) -> dict[str, Any]:

@@ -156,6 +156,15 @@ def tensors_of(
     return tensors
 
 
+def params_from(config: language_model.Config, tensors: Mapping[str, Any]) -> Any:
+    """Parameters from their tensors by name (MODEL-11).
+
+    Raises:
+        ValueError: names those that contradict the settings.
+    """
+    return _parts(config, tensors)[0]
+
+
 def _parts(config: language_model.Config, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
     """Parameters, and memories that blocks start from."""
     _, paths, build = flatten(params_of(config), "params")

@@ -12,9 +12,10 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref import blocks as blocks_of
+from atlas_ref.layers.checks import check_call
 from atlas_ref.models import language_model
 from atlas_ref.models.language_model import Config, Params, State
-from atlas_ref.models.sampling import check_settings, next_tokens
+from atlas_ref.models.sampling import check_settings, check_uniform, next_tokens
 from atlas_ref.rules.checks import check_count, generator, precision
 from atlas_ref.types import Array
 
@@ -107,6 +108,8 @@ def stream(
     Raises:
         ValueError: arguments outside their ranges, before the first token is drawn.
     """
+    given = State.trusted(blocks=()) if state is None else state
+    check_call(language_model.__name__, config, (Config, Params, State), params, given)
     ids = language_model.check_ids("prompt", prompt, config.vocabulary)
     ids = ids.astype(np.int64)  # a narrow prompt need not hold every id
     if ids.shape[1] == 0:
@@ -119,11 +122,14 @@ def stream(
         raise ValueError(
             f"uniforms: shape {np.shape(uniforms)}, expected {shape}: steps, batch, ids"
         )
-    if uniforms is None:
+    if uniforms is not None:
+        uniforms = check_uniform("uniforms", uniforms)
+    else:
         draw = generator(seed)
         uniforms = (draw.random(shape[1:]) if temperature > 0 else None for _ in range(steps))
-    run = _with_state if cached else _anew
-    model = run(config, params, _started(config, params, state, ids.shape[0]), ids)
+    before = _started(config, params, state, ids.shape[0])
+    language_model.check(config, params, before, ids)
+    model = (_with_state if cached else _anew)(config, params, before, ids)
 
     def choose(logits: Any, uniform: Any) -> np.ndarray[Any, Any]:
         return next_tokens(

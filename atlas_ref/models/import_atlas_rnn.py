@@ -17,7 +17,7 @@ from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import attention, convention, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.models import language_model
-from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, FeatureMap, Sketch
+from atlas_ref.parts.feature_maps import HIGHEST_DEGREE, IDENTITY, Elementwise, FeatureMap, Sketch
 from atlas_ref.parts.window import Ones
 from atlas_ref.rules import omega
 from atlas_ref.rules.matrices import window_gradients, with_gradients
@@ -76,6 +76,10 @@ class Settings(Frozen):
     def _wide_enough(self) -> Self:
         if feed_forward.inner(self.dim, self.ff_mult) < 1:
             raise ValueError(f"ff_mult: {self.ff_mult} leaves no hidden unit at dim {self.dim}")
+        if self.poly_mode == "elementwise" and self.poly_degree > HIGHEST_DEGREE:
+            raise ValueError(
+                f"poly_degree: must be at most {HIGHEST_DEGREE}, found {self.poly_degree}"
+            )
         return self
 
     @property

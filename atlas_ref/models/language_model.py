@@ -99,8 +99,14 @@ def configured(
     vocabulary: int,
     tied: bool = False,
 ) -> Config:
-    """The model of a convention around blocks (LAYERS-3)."""
+    """The model of a convention around blocks (LAYERS-3).
+
+    Raises:
+        ValueError: no block.
+    """
     c, blocks = convention, tuple(blocks)
+    if not blocks:
+        raise ValueError("blocks: none, expected at least one")
     d_model = blocks[0].d_model
     return Config(
         vocabulary=vocabulary,
@@ -168,12 +174,13 @@ def apply(
     Raises:
         ValueError: arguments that contradict the settings.
     """
-    checks.check_call(__name__, config, (Config, Params, State), params, state)
-    ids = _check(config, params, state, ids)
+    ids = check(config, params, state, ids)
     keep_freed_pages()
     x, states = embedded(config, params, ids), []
-    for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
-        after, x = module_of(block).apply(block, own, before, x, reset=reset)
+    parts = zip(config.blocks, params.blocks, state.blocks, strict=True)
+    for i, (block, own, before) in enumerate(parts):
+        with checks.within(f"blocks.{i}"):
+            after, x = module_of(block).apply(block, own, before, x, reset=reset)
         states.append(after)
     return State.trusted(blocks=tuple(states)), headed(config, params, x)
 
@@ -269,8 +276,13 @@ def check_ids(name: str, ids: Any, vocabulary: int) -> np.ndarray[Any, Any]:
     return array
 
 
-def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray[Any, Any]:
-    """Refuse arguments that contradict the settings (NORM-2)."""
+def check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray[Any, Any]:
+    """Token ids on the host, where the arguments of a call outside of its blocks agree (NORM-2).
+
+    Raises:
+        ValueError: what contradicts the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
     array = check_ids("ids", ids, config.vocabulary)
     if array.shape[1] == 0:
         raise ValueError(f"ids: shape {array.shape}, at least one token is needed")

@@ -9,6 +9,7 @@ Specified in specs/language_model.md (MODEL-8, MODEL-17).
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -64,10 +65,7 @@ def next_tokens(
         scaled = np.asarray(z - top, np.float64) / temperature
     seen = scaled if order == "temperature_first" else z
     kept = kept_tokens(seen, min_p=min_p, top_k=top_k, top_p=top_p)
-    u = np.asarray(backend.host(uniform))
-    if not bool(((u >= 0.0) & (u <= 1.0)).all()):
-        raise ValueError("uniform: every number must lie in 0 to 1")
-    u = np.maximum(u, FLOOR)
+    u = np.maximum(check_uniform("uniform", uniform), FLOOR)
     noise = -np.log(np.maximum(-np.log(u), FLOOR))
     return np.asarray(np.argmax(np.where(kept, scaled + noise, -np.inf), axis=-1))
 
@@ -113,13 +111,29 @@ def check_settings(temperature: float, min_p: float, top_k: int | None, top_p: f
     Raises:
         ValueError: names the setting, what was found and its range.
     """
-    if not np.isfinite(temperature):
+    if not _is_number(temperature) or not np.isfinite(temperature):
         raise ValueError(f"temperature: {temperature!r}, expected a finite number")
-    if not 0.0 <= min_p <= 1.0:
+    if not _is_number(min_p) or not 0.0 <= min_p <= 1.0:
         raise ValueError(f"min_p: {min_p!r}, expected 0 to 1")
-    if not 0.0 < top_p <= 1.0:
+    if not _is_number(top_p) or not 0.0 < top_p <= 1.0:
         raise ValueError(f"top_p: {top_p!r}, expected more than 0, up to 1")
     if top_k is not None and (
         isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or top_k < 1
     ):
         raise ValueError(f"top_k: {top_k!r}, expected a whole number of at least 1")
+
+
+def check_uniform(name: str, numbers: Any) -> np.ndarray[Any, Any]:
+    """Numbers to draw with, on the host (MODEL-8).
+
+    Raises:
+        ValueError: one that does not lie in 0 to 1.
+    """
+    u = np.asarray(backend.host(numbers))
+    if not bool(((u >= 0.0) & (u <= 1.0)).all()):
+        raise ValueError(f"{name}: every number must lie in 0 to 1")
+    return u
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

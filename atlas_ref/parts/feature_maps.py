@@ -23,7 +23,8 @@ from tape.constants import beside
 
 Parameters = Mapping[str, Array]
 #: 1/n! and a sum of powers lose all meaning in float64 long before the upper bound.
-Degree = Annotated[int, Field(ge=1, le=100)]
+HIGHEST_DEGREE = 100
+Degree = Annotated[int, Field(ge=1, le=HIGHEST_DEGREE)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

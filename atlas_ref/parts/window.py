@@ -132,9 +132,13 @@ def by_lag(
     window: int,
     heads: int,
     like: Array = None,
+    first: int | None = None,
 ) -> Array | None:
     """Weights by lag: the product of all kinds but gate, None where there is none (WINDOW-3 to
     WINDOW-5).
+
+    Args:
+        first: how many lags of constant weights are needed, from 0 on; all c unless given.
 
     Returns:
         (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the
@@ -142,18 +146,20 @@ def by_lag(
     """
     if weights.kind == "product":
         factors = [
-            by_lag(each, parameters, window=window, heads=heads, like=like) for each in weights.of
+            by_lag(each, parameters, window=window, heads=heads, like=like, first=first)
+            for each in weights.of
         ]
         return _product([each for each in factors if each is not None])
     if weights.kind == "gate":
         return None
     if weights.kind == "softmax":
         return ops.reshape(ops.softmax(parameters["window_logits"]), (1, heads, 1, window))
+    count = window if first is None else first
     if weights.kind == "decay":
-        row = weights.base ** np.arange(window, dtype=float)
+        row = weights.base ** np.arange(count, dtype=float)
     else:
-        row = np.full(window, 1.0 / window if weights.kind == "uniform" else 1.0)
-    row = row.reshape(1, 1, 1, window)
+        row = np.full(count, 1.0 / window if weights.kind == "uniform" else 1.0)
+    row = row.reshape(1, 1, 1, count)
     return row if like is None else beside(row.astype(like.dtype), like)
 
 

@@ -38,6 +38,9 @@ DTYPES: dict[str, Any] = {
         for bits in (8, 16, 32, 64)
     },
 }
+#: What the names of files that are not whole yet begin with.
+TEMPORARY = ".atlas-ref-"
+
 NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -156,9 +159,16 @@ def _array(name: str, entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def write(
-    path: str | os.PathLike[str], metadata: Mapping[str, str] | None, tensors: Arrays
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None,
+    tensors: Arrays,
+    *,
+    durable: bool = False,
 ) -> None:
     """Write under a temporary name and rename, so that no reader ever sees half a file (CASE-19).
+
+    Args:
+        durable: as for `write_bytes`.
 
     Raises:
         ValueError: what is wrong with the place or the tensors, without the file's name.
@@ -169,17 +179,21 @@ def write(
             {name: _storable(name, array) for name, array in tensors.items()},
             metadata=None if metadata is None else dict(metadata),
         ),
+        durable=durable,
     )
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
     """Write any file whole or not at all (CASE-19).
+
+    Args:
+        durable: whether the file is whole after a loss of power too, which takes longer.
 
     Raises:
         ValueError: what is wrong with the place, without the file's name.
     """
     try:
-        _replace(writable(path), data)
+        _replace(writable(path), data, durable)
     except OSError as error:
         raise ValueError(f"cannot be written: {error.strerror or error}") from None
 
@@ -210,16 +224,32 @@ def _storable(name: str, array: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _replace(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".atlas-ref-", dir=target.parent)
+def _replace(target: Path, data: bytes, durable: bool) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
+        if durable:
+            _settle(target.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _settle(folder: Path) -> None:
+    """Write the names of a folder to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

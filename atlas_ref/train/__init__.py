@@ -1,1 +1,4 @@
-"""Training of models, and probes of what memories hold."""
+"""Training: text as tokens, the loop, checkpoints, and probes of what memories hold.
+
+Specified in specs/train.md.
+"""

@@ -33,3 +33,12 @@ def test_a_step_begins_at_the_loss_of_a_guess_and_moves_every_parameter() -> Non
     assert abs(loss - math.log(models.SYMBOLS)) < 0.1
     assert all(np.isfinite(each).all() for each in gradients)
     assert sum(bool(each.any()) for each in gradients) >= 0.9 * len(gradients)
+
+
+@pytest.mark.parametrize("name", models.LEARNING)
+def test_a_model_that_learns_differs_from_its_like_by_the_writes_alone(name: str) -> None:
+    learns, off = models.model(name), models.model(name + models.UNWRITTEN)
+    ours, theirs = (each.blocks[0].memory.level.config for each in (learns, off))
+    assert (ours.writes, theirs.writes) == (True, False)
+    assert ours.replaced(phase="off") == theirs
+    assert learns.causal == (models.LEARNING[name] == "causal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,9 @@ def test_each_parameter_of_another_shape_or_precision_is_named(name: str) -> Non
         lambda a: np.concatenate([a, a[..., :1]], axis=-1),
     ):
         for place, wrong in leaves_of(params, change):
-            with pytest.raises(ValueError, match=r"^(params|x)[\w.\[\]]*: ") as refusal:
+            part = re.escape(place.split(".")[1].partition("[")[0])
+            says = rf"^(params.{part}[\w.\[\]]*|x of {part}): "
+            with pytest.raises(ValueError, match=says) as refusal:
                 system.module.apply(system.config, wrong, state, x)
             assert "\n" not in str(refusal.value), place
 
@@ -237,12 +240,15 @@ def test_each_part_of_a_state_of_another_batch_is_named(name: str) -> None:
         (lambda p: p.replaced(mix=mix.Params(norm=None)), "params.mix.W: missing"),
         (
             lambda p: p.replaced(memory=p.memory.replaced(W_out=np.zeros((6, 2, 4)))),
-            "params.W_out: shape",
+            "params.memory.W_out: shape",
         ),
-        (lambda p: p.replaced(memory=p.memory.replaced(levels=())), "params.levels: 0, expected 1"),
+        (
+            lambda p: p.replaced(memory=p.memory.replaced(levels=())),
+            "params.memory.levels: 0, expected 1",
+        ),
         (
             lambda p: p.replaced(memory=p.memory.replaced(logits=np.zeros(1))),
-            "params.logits: present, but the settings have none",
+            "params.memory.logits: present, but the settings have none",
         ),
     ],
 )

@@ -31,6 +31,18 @@ def test_a_first_case_is_one_command_away(cli, tmp_path):
     assert not np.array_equal(moving[0], case.inputs["in/memory/W_1"])
 
 
+@pytest.mark.clause("CASE-23")
+def test_a_name_that_is_no_result_is_told_with_those_of_the_case(case, cli):
+    ran = cli("check", case, "--impl", RIGHT, "--only", "y,zz")
+    assert ran.code == 2
+    assert "only: out/zz: no rule has such a result; " in ran.err
+    assert "case.safetensors has out/y, " in ran.err.replace("case has", "case.safetensors has")
+    assert "out/state/weights/" in ran.err
+    assert "M_ref" not in ran.err
+    several = cli("check", case, case, "--impl", RIGHT, "--only", "zz")
+    assert (several.code, "results are y, M, S" in several.err) == (2, True)
+
+
 @pytest.mark.clause("DEEPCASE-10")
 def test_options_choose_the_parameters_and_the_tensors(cli, tmp_path):
     file = tmp_path / "case.safetensors"

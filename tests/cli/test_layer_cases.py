@@ -85,7 +85,8 @@ def test_a_tool_that_looks_into_one_memory_refuses_a_layer_and_names_the_command
     assert ran.code == 2
     assert ran.err == (
         f"atlas-ref: {FILE}: rule layer: {what} looks into one memory; "
-        "atlas-ref check, eval and tolerance take a layer\n"
+        "atlas-ref check, eval and tolerance take a layer, atlas-ref model replay and identify "
+        "a recording of its modules\n"
     )
     assert list(tmp_path.iterdir()) == []
 

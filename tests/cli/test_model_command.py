@@ -183,7 +183,7 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "contradiction": (
         (*IMPORT, "--config", "heads.json"),
-        f"{PUBLIC}: heads: 3, but the tensors have 2",
+        f"{PUBLIC}: heads: 3, but the tensors have 2, by layers.0.memory.to_lr.0.bias (2,)",
     ),
     "pickle": (
         ("import", "model.pt", "--from", "atlas-rnn", "-o", OUT),

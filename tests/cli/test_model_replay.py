@@ -68,6 +68,23 @@ def test_a_recording_of_inputs_alone_judges_nothing(
     assert "0 of 0 values PASS" in ran.out
 
 
+@pytest.mark.clause("MODULES-2", "MODULES-16")
+@pytest.mark.parametrize("command", ["replay", "identify"])
+def test_a_case_and_a_word_for_tied_are_refused(
+    cli: Any, recording: Any, tmp_path: Path, command: str
+) -> None:
+    """A case of a layer has parameters too; the refusal says what takes it."""
+    _, header, tensors = recording
+    case = {"schema": 1, "rule": "layer", "layer": "feed_forward", "parameters": {"dim": 6}}
+    for given, says in (
+        (case, 'recording: missing, "modules" is needed; a case is judged by atlas-ref check'),
+        ({**header, "tied": "no"}, "tied: true or false is needed, found 'no'"),
+    ):
+        path = written(tmp_path / "other.safetensors", given, tensors)
+        ran = cli("model", command, path)
+        assert (ran.code, ran.err) == (2, f"atlas-ref: {path}: {says}\n")
+
+
 @pytest.mark.clause("MODULES-16")
 @pytest.mark.parametrize("wrong", ["missing", "no recording", "unknown name"])
 def test_another_file_is_refused_in_one_line(
@@ -83,6 +100,22 @@ def test_another_file_is_refused_in_one_line(
     assert ran.code == 2
     assert ran.err.startswith(f"atlas-ref: {path}: ")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.clause("MODULES-4", "MODULES-16")
+@pytest.mark.parametrize("name", ["modules/embed/in/ids", "modules/loss/in/targets"])
+@pytest.mark.parametrize("id_", [11, -100])
+def test_ids_that_have_no_row_are_refused(
+    cli: Any, recording: Any, tmp_path: Path, name: str, id_: int
+) -> None:
+    """An id of -100, which PyTorch leaves out of a loss, is no row counted from the end."""
+    _, header, tensors = recording
+    ids = np.array(tensors["modules/embed/in/ids"])
+    ids[1, 2] = id_
+    path = written(tmp_path / "ids.safetensors", header, {**tensors, name: ids})
+    ran = cli("model", "replay", path, "--no-nearest")
+    assert ran.code == 2
+    assert ran.err == f"atlas-ref: {path}: {name}: ids must lie in 0 to 10, found {id_} at (1, 2)\n"
 
 
 @pytest.mark.clause("MODULES-15", "MODULES-17")

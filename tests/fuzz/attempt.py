@@ -171,7 +171,7 @@ def complete(data: bytes, name: str) -> bool:
     match Path(name).suffix:
         case ".html":
             return text.rstrip().endswith("</html>")
-        case ".md" | "":
+        case ".md" | ".jsonl" | "":
             if text.endswith("\n"):
                 return True
         case ".png":

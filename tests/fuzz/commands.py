@@ -140,6 +140,14 @@ def _tree(kind: str) -> Draw:
     return draw
 
 
+def _watched(room: Room, good: bool) -> str:
+    """A folder of checkpoints, with the file that a watch appends to."""
+    name = _tree("checkpoints")(room, good)
+    room.read.discard(f"{name}/evaluations.jsonl")
+    room.written.add(f"{name}/evaluations.jsonl")
+    return name
+
+
 def _out(*endings: str) -> Draw:
     return lambda room, good: room.out(room.random.choice(endings), good)
 
@@ -158,6 +166,13 @@ def _program(room: Room, good: bool) -> str:
     answer = room.good["results"][file]
     room.put("answer", answer if good else room.spoilt(".safetensors")(answer))
     return command
+
+
+def _prose(room: Room, good: bool) -> str:
+    """A text; no folder but the room, since all that lies below one is read."""
+    if not good and room.random.random() < 0.3:
+        return room.random.choice(("absent", "", "/dev/null", "x" * 300, "/dev/zero"))
+    return room.put(room.name(".txt"), room.good["prose"]["a.txt"])
 
 
 #: Parameter, or command and parameter -> what is good for it, or malformed.
@@ -181,8 +196,16 @@ GOOD: dict[str, Draw] = {
     "probe capacity pairs": _word("1", "2,3", "4"),
     "probe capacity period": _word("1", "2", "pairs"),
     "probe capacity keys": _word("unit", "free"),
+    "probe capacity step_size": _word("0.5", "1"),
+    "probe capacity momentum": _word("0", "0.5"),
+    "probe capacity retain": _word("0.9", "1"),
+    "probe capacity feature_map": _word("identity", "polynomial"),
     "probe capacity out": _out(".png", ".svg"),
     "probe capacity parameter": _word("window=2", "window=pairs", "chunk=2", "memory.kind=mlp"),
+    "probe recall memories": _word("hebbian", "delta", "gated_delta", "titans_lmm", "omega"),
+    "probe recall pairs": _word("1", "1,2"),
+    "probe recall steps": _few(0, 1, 2),
+    "probe recall preset": _word("unit", "causal", "titans", "atlas-rnn"),
     "config": _text("settings"),
     "sweep out": _out(""),
     "identify out": _tensors("results"),
@@ -240,6 +263,57 @@ GOOD: dict[str, Draw] = {
     "shrink": _few(0, 5),
     "max_bits": _few(53, 256),
     "depth": _few(0, 0, 0, 0, 1),
+    "train out": _out(""),
+    "tensorboard": _out(""),
+    "data": _prose,
+    "held_out": _prose,
+    "train model": _word("lmm", "mag", "omega", "titans"),
+    "train rule": _word("delta", "hebbian"),
+    "train preset": _word("unit", "causal", "titans"),
+    "tokenizer": _text("settings"),
+    "mixture": _word("smollm-corpus"),
+    "subsets": _word("cosmopedia-v2"),
+    "weights": _word("1"),
+    "optimiser": _word("adamw", "muon"),
+    "state": _word("fresh", "carried"),
+    "schedule": _word("cosine", "constant"),
+    "train only": _word("*", "*.txt"),
+    "steps": _few(1, 2),
+    "dim": _few(8),
+    "layers": _few(1),
+    "rows": _few(1, 2),
+    "train tokens": _few(4),
+    "runs": _tree("run"),
+    "plot out": _out(".svg"),
+    "unit": _word("bits", "nats"),
+    "evaluate model": _tensors("trained"),
+    "evaluate rows": _few(1, 2),
+    "evaluate tokens": _few(1, 4),
+    "batches": _few(1),
+    "evaluate state": _word("row", "document"),
+    "evaluate without": _word("writes", "memory", "writes,memory", "none"),
+    "evaluate skip": _few(0, 2),
+    "evaluate tokenizer": _text("settings"),
+    "watch": _watched,
+    "evaluate out": _out(".jsonl"),
+    "poll": _few(0, 1),
+    "generate model": _tensors("trained"),
+    "prompt": _word("a memory", "x"),
+    "prompt_file": _prose,
+    "generate tokens": _few(0, 1, 3),
+    "generate tokenizer": _text("settings"),
+    "temperature": _word("0", "1", "0.7"),
+    "top_k": _few(0, 1, 50),
+    "top_p": _word("1", "0.9"),
+    "min_p": _word("0", "0.1"),
+    "stop": _word(".", "a"),
+    "samples": _few(1, 2),
+    "probe needle model": _tensors("trained"),
+    "lengths": _word("70", "60,70"),
+    "depths": _word("0", "0,100", "50"),
+    "digits": _few(1, 2),
+    "probe needle out": _out(".png", ".svg"),
+    "probe needle tokenizer": _text("settings"),
 }
 
 #: Options that cost a process, or the search of many conventions: seldom is enough.
@@ -253,13 +327,25 @@ ALWAYS = {
     "identify": ("depth",),
     "check": ("timeout",),
     "trace-spec": ("root",),
+    "probe capacity": ("pairs",),
+    "train": ("data", "steps", "dim", "layers", "rows", "tokens"),
+    "evaluate": ("data", "rows", "tokens", "batches", "once"),
+    "generate": ("tokens",),
+    "probe needle": ("data", "lengths", "depths", "samples"),
+    "probe recall": ("steps",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
 TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
 
+#: Chance of an option of commands with many, most of which exclude each other.
+FEWER = {"new": 0.06, "train": 0.02, "evaluate": 0.05, "generate": 0.1}
+
 #: Options of which a command takes one.
-EITHER = ("against", "impl", "command", "program")
+EITHER = ("against", "impl", "command", "program", "model", "watch")
+
+#: Chances of parameters without which a command does little.
+CHANCES = {"evaluate model": 0.7, "evaluate watch": 0.8}
 
 #: Commands that take minutes on good input, and that are only given what must be refused.
 REFUSED = {"vectors search": ("version", "name")}
@@ -274,8 +360,9 @@ def draw(room: Room, command: Command) -> list[str]:
         chance = SELDOM if parameter.name in COSTLY else OFTEN
         if parameter.name == "command":
             chance = 0.1
-        if command.name == "new" and not parameter.required:
-            chance = 0.06
+        if command.name in FEWER and not parameter.required:
+            chance = FEWER[command.name]
+        chance = CHANCES.get(f"{command.name} {parameter.name}", chance)
         if random.random() < 0.95 and not _fits(parameter.name, chosen):
             continue
         if parameter.required or parameter.name == "files":

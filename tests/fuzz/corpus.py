@@ -22,7 +22,7 @@ from atlas_ref.oracle.sweep.sweep import _described
 from atlas_ref.rules import delta, hebbian, titans_lmm
 from atlas_ref.vectors.sets import encode, locate, manifest
 from docs.clauses import record
-from tests.support import recorded_modules
+from tests.support import recorded_modules, trained
 from tests.support.casefiles import some
 
 SMALL: dict[str, Any] = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 1}
@@ -136,8 +136,30 @@ def write(folder: Path) -> Path:
     _write_models(folder)
     _write_set(folder / "set")
     _write_texts(folder)
+    _write_training(folder)
     _write_root(folder / "root")
     return folder
+
+
+def _write_training(folder: Path) -> None:
+    """A text, and the folder of a run."""
+    for kind in ("prose", "run", "trained", "checkpoints"):
+        (folder / kind).mkdir()
+    (folder / "prose" / "a.txt").write_text("a memory learns at test time\n" * 20)
+    lines = [
+        {"step": 1, "tokens": 8, "loss": 5.5, "bits_per_byte": 7.9},
+        {"step": 1, "held_out": {"loss": 5.4, "bits_per_byte": 7.8, "tokens": 8}},
+    ]
+    text = "".join(json.dumps(each) + "\n" for each in lines)
+    (folder / "run" / "log.jsonl").write_text(text)
+    (folder / "checkpoints" / "evaluations.jsonl").write_text(
+        json.dumps({"checkpoint": "step-00000000.safetensors", "step": 0}) + "\n"
+    )
+    path = trained.ended("mag").path
+    for place in ("trained", "checkpoints"):
+        (folder / place / path.name).write_bytes(path.read_bytes())
+    for kind in ("lmm", "atlas-mag"):
+        (folder / "trained" / f"{kind}.safetensors").write_bytes(trained.model(kind).read_bytes())
 
 
 def _put(path: Path, header: Any, tensors: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from atlas_ref import backend, layers
-from atlas_ref.layers import memory, norm
+from atlas_ref.layers import convention, memory, norm
 from atlas_ref.levels.pulse import Conductor
 from atlas_ref.types import Frozen
 from tape import ops
@@ -281,6 +281,23 @@ def _without(params: Any, name: str, value: Any) -> Any:
     """Parameters of a memory layer of one level with one part of its branch in place of another."""
     (branch,) = params.levels
     return params.replaced(levels=(branch.replaced(**{name: value}),))
+
+
+@pytest.mark.clause("NORM-2", "MEMORY-1", "MEMORY-9")
+def test_a_memory_names_wrong_taps_and_tails() -> None:
+    c, own = convention.resolve("causal"), MEMORIES["memory delta"].config
+    for kernel in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match=rf"kernel: {kernel}, expected"):
+            memory.configured(c, own.levels, kernel=kernel)  # type: ignore[arg-type]
+    params, state = memory.init(own), memory.start(own, 2)
+    ((q, k, v),) = state.tails
+    longer = q.replaced(tail=np.zeros((2, 9, 6)))
+    for tails, says in (
+        (((longer, k, v),), r"state.tails\[0\]: q: shape \(2, 9, 6\), expected"),
+        (((q, k),), r"state.tails\[0\]: 2, expected those of q, k and v"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            memory.apply(own, params, state.replaced(tails=tails), np.zeros((2, 4, 6)))
 
 
 @pytest.mark.clause("NORM-2")

@@ -81,6 +81,11 @@ def test_top_p_meets_the_other_filters_and_the_order_of_temperature() -> None:
         ({"stop": (-1,)}, "stop: -1"),
         ({"stop": (0.5,)}, "stop: 0.5"),
         ({"stop": (True,)}, "stop: True"),
+        ({"temperature": "warm"}, "temperature: 'warm', expected a finite number"),
+        ({"temperature": None}, "temperature: None"),
+        ({"min_p": "a tenth"}, "min_p: 'a tenth', expected 0 to 1"),
+        ({"top_p": "most"}, "top_p: 'most', expected more than 0, up to 1"),
+        ({"state": 3}, "state: builtins.int, expected atlas_ref.models.language_model.State"),
     ],
     ids=str,
 )
@@ -90,6 +95,25 @@ def test_settings_outside_their_ranges_are_refused_at_the_call(own: Any, words: 
     for call in (generation.generate, generation.stream):
         with pytest.raises(ValueError, match=words):
             call(config, params, ids(2), steps=1, **own)
+
+
+@pytest.mark.clause("MODEL-8", "MODEL-18")
+def test_numbers_and_parameters_are_refused_at_the_call_and_not_at_a_later_step() -> None:
+    config = MODELS["mag"]
+    params, drawn = params_of(config), np.full((3, 2, V), 0.5)
+    short = language_model.start(config, 2)
+    short = short.replaced(blocks=short.blocks[:-1])
+    for wrong in (1.5, np.nan, -1e-9):
+        spoilt = drawn.copy()
+        spoilt[2, 1, 0] = wrong
+        with pytest.raises(ValueError, match="uniforms: every number must lie in 0 to 1"):
+            generation.stream(config, params, ids(2), steps=3, uniforms=spoilt)
+    with pytest.raises(ValueError, match="params: builtins"):
+        generation.stream(config, None, ids(2), steps=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="config: builtins"):
+        generation.stream(None, params, ids(2), steps=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"state.blocks: \d, expected \d"):
+        generation.stream(config, params, ids(2), steps=3, state=short)
 
 
 def by_loop(

@@ -126,6 +126,22 @@ def test_tensors_that_the_public_code_does_not_read_come_back_as_zeros(tmp_path:
 
 
 @pytest.mark.clause("MODEL-12")
+def test_a_stated_base_may_be_that_of_the_frequencies(tmp_path: Path) -> None:
+    own, tensors = made(tmp_path, rotary_base=5000)
+    file = public_file(tmp_path / "public", tensors)
+    model = atlas_rnn_files.read(file, {"rotary_base": 5000})
+    assert model.told.settings.rotary_base == own.rotary_base
+    names = [name for name in tensors if name.endswith("freqs")]
+    half = {name: tensors[name].astype(np.float32).view(np.uint32) for name in names}
+    cut = {name: ((bits + 0x8000) & 0xFFFF0000).view(np.float32) for name, bits in half.items()}
+    tensors |= {name: cut[name].astype(tensors[name].dtype) for name in names}
+    file = public_file(tmp_path / "rounded to bfloat16", tensors)
+    atlas_rnn_files.read(file, {"rotary_base": 5000})
+    with pytest.raises(ValueError, match="has frequencies of another base"):
+        atlas_rnn_files.read(file, {"rotary_base": 5050})
+
+
+@pytest.mark.clause("MODEL-12")
 def test_frequencies_become_settings_of_each_block(tmp_path: Path) -> None:
     own, tensors = made(tmp_path)
     tensors["layers.1.attention.rotary_emb.freqs"] = np.array([0.5, 0.25])
@@ -207,6 +223,48 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "argument": (None, {"window": 3}, "window: unknown setting"),
     "twice": (None, {"vocab": 5, "num_tokens": 5}, "given twice, as num_tokens and as vocab"),
+    "rows of stated heads": (
+        lambda t: t.update({"layers.0.memory.to_q.weight": np.ones((6, 8))}),
+        {"dim_head": 4},
+        "dim_head: 4, but the tensors have 3, by layers.0.memory.to_q.weight (6, 8)",
+    ),
+    "words": (None, {"vocab": 9}, "vocab: 9, but the tensors have 5, by embed.weight (5, 6)"),
+    "gate stated": (
+        None,
+        {"use_omega_gate": True},
+        "use_omega_gate: true, but the tensors have false",
+    ),
+    "base": (
+        None,
+        {"rotary_base": 5000},
+        "rotary_base: 5000.0, but layers.0.attention.rotary_emb.freqs has frequencies of another",
+    ),
+    "half with a base": (
+        lambda t: t.update({name: t[name].astype(np.float16) for name in t}),
+        {"rotary_base": 10000},
+        "embed.weight: float16, float32 or float64 is needed",
+    ),
+    "frequencies that are no numbers": (
+        lambda t: t.update({"layers.0.attention.rotary_emb.freqs": np.array([1.0, np.nan])}),
+        {"rotary_base": 10000},
+        "layers.0.attention.rotary_emb.freqs: every entry must be finite, found nan at (1,)",
+    ),
+    "frequencies of another head": (
+        lambda t: t.update({"layers.0.attention.rotary_emb.freqs": np.ones(3)}),
+        {"rotary_base": 10000},
+        "layers.0.attention.rotary_emb.freqs: shape (3,), expected (2,)",
+    ),
+    "prefix": (
+        lambda t: [t.update({f"module.{name}": t.pop(name)}) for name in list(t)],
+        {},
+        "layers.0.memory.pre_norm.weight: missing, but module.layers.0.memory.pre_norm.weight is "
+        "there; names must not begin with module.",
+    ),
+    "degree": (
+        None,
+        {"poly_mode": "elementwise", "poly_degree": 101},
+        "poly_degree: must be at most 100, found 101",
+    ),
     "heads": (None, {"heads": 4}, "heads: 4, but the tensors have 2"),
     "ff_mult": (None, {"ff_mult": 2}, "ff_mult: 2, but the tensors have 4.0"),
     "kernel": (None, {"qkv_conv_kernel": None}, "qkv_conv_kernel: null, but the tensors have 4"),

@@ -297,8 +297,63 @@ def test_arguments_outside_their_ranges_are_refused_in_one_line() -> None:
         ),
         (lambda: model(layer(rule("delta"))), "blocks: 0: Config is no block's settings"),
         (lambda: model(block(lmm), block(lmm, d_model=8)), "d_model"),
+        (lambda: model(), "blocks: none, expected at least one"),
     ]
     for call, says in refused:
         with pytest.raises(ValueError, match=says) as refusal:
             call()
         assert "\n" not in str(refusal.value).split("\n  ")[0]
+
+
+@pytest.mark.clause("NORM-2")
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("params.blocks.1.attention.W_out", r"params.blocks.1.attention.W_out: shape \(3,\)"),
+        ("params.blocks.0.feed_forward.W_in", r"params.blocks.0.feed_forward.W_in: shape \(3,\)"),
+        ("params.blocks.2.ff_pre.norm.weight", "params.blocks.2.ff_pre.norm.weight: shape"),
+        ("params.blocks.2.ff_post.W_in", "params.blocks.2.ff_post.W_in: shape"),
+        ("params.blocks.1.memory.W_out", "params.blocks.1.memory.W_out: shape"),
+        ("params.blocks.3.attention.W_qkv", "params.blocks.3.attention.W_qkv: shape"),
+        ("params.blocks.4.memory.W_out", "params.blocks.4.memory.W_out: shape"),
+        ("params.blocks.5.attention.W_qkv", "params.blocks.5.attention.W_qkv: shape"),
+        ("params.blocks.6.memory.W_out", "params.blocks.6.memory.W_out: shape"),
+        ("state.blocks.1.attention.values", "state.blocks.1.attention.values: shape"),
+    ],
+)
+def test_what_a_block_refuses_has_its_path_in_the_model(path: str, says: str) -> None:
+    """A model of many blocks has many tensors W_out, of which one is named."""
+    config = model(
+        *(block(mag), block(mag), block(mal), block(mac), block(lmm)),
+        *(block(mac, "atlas-rnn"), block(mal, "titans")),
+    )
+    call = {"params": params_of(config), "state": language_model.start(config, 2)}
+    whole, *words = path.split(".")
+
+    def changed(of: Any, words: list[str]) -> Any:
+        if not words:
+            return np.ones(3)
+        name, rest = words[0], words[1:]
+        if isinstance(of, tuple):
+            at = int(name)
+            return (*of[:at], changed(of[at], rest), *of[at + 1 :])
+        return of.replaced(**{name: changed(getattr(of, name), rest)})
+
+    call[whole] = changed(call[whole], words)
+    with pytest.raises(ValueError, match=f"^{says}"):
+        language_model.apply(config, call["params"], call["state"], ids(3))
+
+
+@pytest.mark.clause("NORM-2")
+def test_tokens_that_are_not_finite_are_said_to_be_of_their_part() -> None:
+    """What is not finite within a model is found by the next part, which is named."""
+    config = model(block(lmm), block(lmm))
+    params = params_of(config)
+    first = params.blocks[0]
+    own = first.feed_forward.replaced(W_out=np.full((6, 5), np.inf))
+    large = params.replaced(blocks=(first.replaced(feed_forward=own), params.blocks[1]))
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(ValueError, match=r"^x of blocks\.1: every entry must be finite"),
+    ):
+        language_model.apply(config, large, language_model.start(config, 2), ids(3))

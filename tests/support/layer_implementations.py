@@ -21,6 +21,11 @@ def another_eps(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     return {"y": _rms_norm({**case, "parameters": {"eps": 1e-6}}, inputs)}
 
 
+def misnamed(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """A result by a name that no layer has."""
+    return {"Y": inputs["x"]}
+
+
 def _rms_norm(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
     x, eps = inputs["x"], case["parameters"]["eps"]
     eps = np.finfo(x.dtype).eps if eps == "finfo(dtype).eps" else eps

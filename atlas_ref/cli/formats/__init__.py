@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from atlas_ref.cli.formats import cases, models, parts, probes, proofs, verdicts
+from atlas_ref.cli.formats import cases, models, parts, probes, proofs, training, verdicts
 from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import CaseError
 
@@ -39,7 +39,13 @@ REPLIES: dict[str, Any] = {
     "model show": models.Model,
     "model replay": models.ReplayedModules,
     "model identify": models.IdentifiedModules,
+    "train": training.Trained,
+    "plot": training.Plotted,
+    "evaluate": training.Evaluated | training.Watched,
+    "generate": training.Generated,
     "probe capacity": probes.Capacity,
+    "probe needle": probes.Needle,
+    "probe recall": probes.Recall,
 }
 
 

@@ -31,6 +31,8 @@ class Arithmetic(NamedTuple):
         transposed: A B is computed as (B^T A^T)^T, and Newton-Schulz works on the other side.
         early: factors multiply the short vectors before an outer product instead of the matrix
             after it.
+        expanded: a step of Newton-Schulz adds X X^T X and X X^T X X^T X as they are printed,
+            instead of one product with their sum.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Arithmetic(NamedTuple):
     fused: bool = False
     transposed: bool = False
     early: bool = False
+    expanded: bool = False
 
     def matmul(self, A: Array, B: Array) -> Array:
         """A B, in this arithmetic forwards and backwards."""

@@ -132,7 +132,7 @@ def checked(
     without: Sequence[str] = (),
 ) -> Checked:
     """The verdicts of `check`, with their case and answer."""
-    selection = None if only is None else chosen([only] if isinstance(only, str) else only)
+    selection = None if only is None else chosen([only] if isinstance(only, str) else only, case)
     if not case.supported:
         why = unsupported(reserved(case.header))
         return Checked(
@@ -276,8 +276,7 @@ def _placed(
 
 
 def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    inputs = [*differentiable(case), *between(case)]
-    names = [*ours, *("grad/" + name.removeprefix("in/") for name in inputs)]
+    names = _results_of(case, ours)
     for name in got:
         if name not in names:
             alike = ", ".join(
@@ -286,8 +285,17 @@ def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
 
 
-def chosen(only: Sequence[str]) -> set[str]:
+def _results_of(case: Case, ours: Iterable[str]) -> list[str]:
+    """Names of every result of a case, gradients behind ours."""
+    inputs = [*differentiable(case), *between(case)]
+    return list(dict.fromkeys([*ours, *("grad/" + name.removeprefix("in/") for name in inputs)]))
+
+
+def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
     """Full names of the results to compare.
+
+    Args:
+        case: whose results are told where a name is none, if its rule has results of its own.
 
     Raises:
         CaseError: a name that is no result of any rule.
@@ -295,10 +303,10 @@ def chosen(only: Sequence[str]) -> set[str]:
     names = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
     unknown = sorted(name for name in names if not is_result(name))
     if unknown:
-        raise CaseError(
-            f"only: {unknown[0]}: no rule has such a result; results are "
-            f"{', '.join(RESULTS)}, and grad/ before an input's name"
-        )
+        told = f"results are {', '.join(RESULTS)}, and grad/ before an input's name"
+        if case is not None and case.supported and SUBJECTS[case.header.rule].own is not None:
+            told = f"{case.name} has {', '.join(_results_of(case, evaluate(case).tensors))}"
+        raise CaseError(f"only: {unknown[0]}: no rule has such a result; {told}")
     return names
 
 

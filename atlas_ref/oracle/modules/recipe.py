@@ -88,6 +88,10 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
     Raises:
         CaseError: an unknown key, or a value that does not exist.
     """
+    if "recording" not in header and "rule" in header:
+        raise CaseError(
+            f'{name}: recording: missing, "modules" is needed; a case is judged by atlas-ref check'
+        )
     for key in header:
         if key not in KEYS:
             raise CaseError(f"{name}: {key}: unknown key, keys are {', '.join(KEYS)}")
@@ -119,11 +123,11 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
             f"{name}: convention: persistent_kind prepended, but num_persist_mem_tokens is {rows}, "
             "and persist_mem are rows of each head's keys"
         )
-    tied = bool(header.get("tied", False))
     levels, combined = _levels(header, name)
-    detached = header.get("detached", False)
-    if not isinstance(detached, bool):
-        raise CaseError(f"{name}: detached: true or false is needed, found {detached!r}")
+    tied, detached = (header.get(key, False) for key in ("tied", "detached"))
+    for key, value in (("tied", tied), ("detached", detached)):
+        if not isinstance(value, bool):
+            raise CaseError(f"{name}: {key}: true or false is needed, found {value!r}")
     return Recipe(kind, settings, convention, rule, tuple(calls), tied, levels, combined, detached)
 
 

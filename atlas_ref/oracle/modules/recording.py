@@ -140,10 +140,12 @@ def _dtype(values: Mapping[str, Array]) -> str:
 
 
 def _check(recording: Recording) -> None:
-    """Refuse unknown values, other shapes, and calls that do not fit (MODULES-4)."""
+    """Refuse unknown values, other shapes, ids of no row, and calls that do not fit (MODULES-4)."""
     graph, name, sizes = recording.graph(), recording.name, dict[str, Any]()
     for key, array in recording.values.items():
         _check_one(graph, key, array, name, f"{MODULE}{key}", sizes)
+        if array.dtype.kind in "iu":
+            _check_ids(f"{name}: {MODULE}{key}", array, len(recording.params.embedding))
     for key, array in recording.cotangents.items():
         tensor = f"{MODULE}{grad_name(key)}"
         _check_one(graph, key, array, name, tensor, sizes)
@@ -157,6 +159,13 @@ def _check(recording: Recording) -> None:
         )
     if not recording.values:
         raise CaseError(f"{name}: no {MODULE}NAME/... tensor, so there is nothing to judge")
+
+
+def _check_ids(where: str, ids: Array, rows: int) -> None:
+    outside = np.argwhere((ids < 0) | (ids >= rows))
+    if len(outside):
+        at = tuple(int(i) for i in outside[0])
+        raise CaseError(f"{where}: ids must lie in 0 to {rows - 1}, found {ids[at]} at {at}")
 
 
 def tensor_name(key: str) -> str:

@@ -170,9 +170,8 @@ class Passes:
             ]
             name = f"inputs within their rounding, draw {number + 1}"
             nearby = _nudged(narrow if number % 2 else inputs, draw)
-            members.append(
-                self._pass(name, nearby, perturbed, MEMBERS[number % len(MEMBERS)], requests)
-            )
+            way = MEMBERS[number % len(MEMBERS)]._replace(expanded=number >= DRAWS)
+            members.append(self._pass(name, nearby, perturbed, way, requests))
         return members
 
     def _narrow(self, dtype: str, arithmetic: str) -> dict[str, Array]:

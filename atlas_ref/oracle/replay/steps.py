@@ -17,6 +17,7 @@ Specified in specs/replay.md (REPLAY-3).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,10 +149,24 @@ def iterate(settings: NewtonSchulz, way: Arithmetic, X: Array, step: int) -> Arr
     a, b, c = (np.asarray(each, dtype=X.dtype) for each in coefficient_table(settings)[step])
     tall = (settings.transpose == "tall" and X.shape[-2] > X.shape[-1]) != way.transposed
     X = ops.swapaxes(X, -1, -2) if tall else X
+    if way.expanded:
+        X = _expanded(way, X, (a, b, c))
+        return ops.swapaxes(X, -1, -2) if tall else X
     A = way.matmul(X, ops.swapaxes(X, -1, -2))
     B = b * A if c == 0 else way.scaled_sum(b, A, c * way.matmul(A, A))
     X = way.scaled_sum(a, X, way.matmul(B, X))
     return ops.swapaxes(X, -1, -2) if tall else X
+
+
+def _expanded(way: Arithmetic, X: Array, row: Sequence[Array]) -> Array:
+    """a X + b X X^T X + c X X^T X X^T X, products from left to right."""
+    a, b, c = row
+    Xt = ops.swapaxes(X, -1, -2)
+    cubed = way.matmul(way.matmul(X, Xt), X)
+    X_next = way.scaled_sum(a, X, b * cubed)
+    if c == 0:
+        return X_next
+    return way.scaled_sum(c, way.matmul(way.matmul(cubed, Xt), X), X_next)
 
 
 def finished(settings: NewtonSchulz, way: Arithmetic, X: Array, S: Array) -> Array:

@@ -50,14 +50,17 @@ class Garbage(ValueError):
     """An answer that holds no arrays."""
 
 
-def called(name: str) -> str:
+def called(name: str, *, known: bool = True) -> str:
     """The full name of a result: `out/y` for `y`, `grad/k` for itself (SRC-6).
+
+    Args:
+        known: whether it must be a result of some rule.
 
     Raises:
         CaseError: no result of any rule, with those that exist.
     """
     full = name if name.startswith(PREFIXES) else f"out/{name}"
-    if full.startswith(("out/", "grad/")) and not is_result(full):
+    if known and full.startswith(("out/", "grad/")) and not is_result(full):
         raise CaseError(
             f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ "
             "before an input's name"
@@ -65,8 +68,11 @@ def called(name: str) -> str:
     return full
 
 
-def tensors(answer: Any) -> dict[str, np.ndarray[Any, Any]]:
+def tensors(answer: Any, *, known: bool = True) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays by their full names, from the answer of a function (SRC-6).
+
+    Args:
+        known: whether each must be a result of some rule.
 
     Raises:
         Garbage: no mapping of names to arrays.
@@ -78,7 +84,7 @@ def tensors(answer: Any) -> dict[str, np.ndarray[Any, Any]]:
     for name, value in answer.items():
         if not isinstance(name, str):
             raise Garbage(f"names of results are strings, found {name!r:.60}")
-        full = called(name)
+        full = called(name, known=known)
         if full in arrays:
             raise Garbage(f"{full} is handed over twice")
         arrays[full] = array(name, value)

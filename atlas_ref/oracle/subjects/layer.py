@@ -290,7 +290,8 @@ SUBJECT = Subject(
             Field(None, description="rule layer: which layer or model of public code"),
         )
     },
-    instead="atlas-ref check, eval and tolerance take a layer",
+    instead="atlas-ref check, eval and tolerance take a layer, atlas-ref model replay and identify "
+    "a recording of its modules",
     along=tuple(
         f"out/{name}"
         for name in ("y", "y_prefix", "logits", "q", "k", "v", "attn", "attn_projected")

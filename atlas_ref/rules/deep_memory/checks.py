@@ -32,12 +32,15 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
     check_state(rule, state)
     check_gates(rule, config.convention, tokens)
     check_window(rule, config, tokens)
-    if tokens.window_weights is None and of_window(config.window_weights):
-        needs = ", ".join(of_window(config.window_weights))
-        if tokens.window_gate is None:
-            raise ValueError(f"window_weights: missing, the kind of the settings learns {needs}")
+    learned = of_window(config.window_weights)
+    brings = tokens.window_gate is not None and "window_logits" not in learned
+    if tokens.window_weights is None and learned and not brings:
+        needs = ", ".join(learned)
+        raise ValueError(f"window_weights: missing, the kind of the settings learns {needs}")
     memory_functions.check(config.memory, phi, config.d_in, config.d_out)
     leading = tokens.k.shape[:-2]
+    if config.coupling == "batch_shared" and 0 in leading[:1]:
+        raise ValueError(f"k: shape {tokens.k.shape} has no row, and rows share a memory")
     _check_leading(config, phi, leading)
     for name, axis, size in (
         ("k", "d_in", config.d_in),

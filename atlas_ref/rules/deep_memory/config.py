@@ -122,8 +122,17 @@ class Config(Frozen):
             raise ValueError(
                 f"fast: {unknown[0]}: no tensor of the memory, which has {', '.join(shapes)}"
             )
+        named = self.fast if isinstance(self.fast, tuple) else ()
+        twice = [name for name in named if named.count(name) > 1]
+        if twice:
+            raise ValueError(f"fast: {twice[0]} is named twice")
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
+        if c.window_edge == "renormalise" and self.window > MOST_LAGS:
+            raise ValueError(
+                f"window: {self.window} tokens, but window_edge renormalise adds the weights of "
+                f"all lags, at most {MOST_LAGS}"
+            )
         if self.chunk != "call" and self.window < self.chunk:
             warnings.warn(
                 f"window {self.window} below chunk {self.chunk}: no write sees "
@@ -166,6 +175,9 @@ class Config(Frozen):
         """Whether these calls write: the phase of the memory holds that of the calls (DEEP-17)."""
         return self.phase == "both" or self.phase == ("train" if self.training else "infer")
 
+
+#: Lags of a window whose weights are added.
+MOST_LAGS = 2**20
 
 #: Axes on which a deep memory has not every value (DEEP-4).
 LEGAL = {

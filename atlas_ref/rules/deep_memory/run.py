@@ -226,7 +226,7 @@ def _of_memory(config: Config, gate: Array) -> Array:
 def _weights(config: Config, part: Sequence, end: int, place: slice) -> Array:
     """Weights (..., n) of the tokens of a write, oldest first (DEEP-7)."""
     n, c, gated = place.stop - place.start, config.window, part.token_gates is not None
-    lags = _static(config, part.keys) if part.lags is None else part.lags[..., end, :]
+    lags = _static(config, part.keys, n) if part.lags is None else part.lags[..., end, :]
     if config.convention.window_edge == "renormalise" and n < c and not gated:
         exists = np.arange(c)[None] < n
         lags = window.renormalised(ops.expand_dims(lags, -2), exists)[..., 0, :]
@@ -236,17 +236,21 @@ def _weights(config: Config, part: Sequence, end: int, place: slice) -> Array:
 
 def _of_tokens(config: Config, part: Sequence) -> Array:
     """Weights (..., T) of tokens that are a window of their own (DEEP-7)."""
-    lags = _static(config, part.keys) if part.lags is None else part.lags
+    lags = _static(config, part.keys, 1) if part.lags is None else part.lags
     if part.token_gates is not None:
         return lags[..., 0] * part.token_gates
     return ops.broadcast_to(lags[..., 0], part.keys.shape[:-1])
 
 
-def _static(config: Config, like: Array) -> Array:
-    """Weights (c,) by lag of a kind without parameters, 1 where tokens alone bring them."""
+def _static(config: Config, like: Array, n: int) -> Array:
+    """Weights by lag of a kind without parameters, 1 where tokens alone bring them.
+
+    Of the n lags that have a token, or of all c where the edge needs their sum.
+    """
     kind, c = config.window_weights, config.window
-    row = window.by_lag(kind, {}, window=c, heads=1, like=like)
-    return ops.ones_like(like, shape=(c,)) if row is None else row[0, 0, 0]
+    first = c if config.convention.window_edge == "renormalise" else min(n, c)
+    row = window.by_lag(kind, {}, window=c, heads=1, like=like, first=first)
+    return ops.ones_like(like, shape=(first,)) if row is None else row[0, 0, 0]
 
 
 class _Reads:

@@ -541,6 +541,30 @@ def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
     assert asked == 6 * [{"X3"}]
 
 
+@pytest.mark.clause("REPLAY-13")
+@pytest.mark.parametrize("seed", [0, 16, 22, 33, 34, 40, 46, 52])
+def test_newton_schulz_as_it_is_printed_raises_no_alarm(seed):
+    """Of sixty small cases the eight whose rounding came beyond PASS, up to 2.4 tolerances."""
+    case = new(
+        Request(
+            rule="omega",
+            level="token",
+            tokens=2,
+            d_in=4,
+            d_out=2,
+            heads=1,
+            d_model=6,
+            window=3,
+            feature_map={"kind": "polynomial", "degree": 3},
+            cotangent=True,
+            convention={"newton_schulz": {}},
+            seed=seed,
+        )
+    )
+    found = replay(case, recorded(case, "float32", loops=Traced), dtype="float32")
+    assert right(found), told(found)
+
+
 @pytest.mark.clause("REPLAY-24")
 def test_a_wrong_query_shows_in_what_reads_it_alone_and_a_small_error_nowhere():
     case = small("delta")

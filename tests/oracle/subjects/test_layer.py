@@ -8,6 +8,8 @@ from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import checked, relative_error
 from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.sources import sources
+from tests.support import layer_implementations
 from tests.support.layer_cases import FILES, MAG, ONE, PARTS, SYSTEMS, file_of, layer_case
 
 TOLERANCE = 1e-10
@@ -273,6 +275,14 @@ def test_a_result_that_the_layer_does_not_have_is_refused_by_name():
         atlas_ref.check(case, only=["z"])
     rows = atlas_ref.check(case, only=["grad/param/weight"])
     assert [row.tensor for row in rows] == ["grad/param/weight"]
+
+
+@pytest.mark.clause("CASE-23", "LAYER-12")
+def test_a_result_that_an_implementation_misnames_is_told_those_of_the_layer():
+    case = atlas_ref.load(file_of("feed_forward_mult1"))
+    words = "out/Y: not a result of this case; it has out/y$"
+    with pytest.raises(atlas_ref.CaseError, match=words):
+        atlas_ref.check(case, source=lambda it: sources.respond(layer_implementations.misnamed, it))
 
 
 @pytest.mark.clause("CASE-2", "LAYER-1")

@@ -77,6 +77,29 @@ def test_calls_cut_anywhere_are_one_call(memory: str, span: str) -> None:
                 assert_close(f"{kind}.{name}", getattr(state, kind)[name], x, CLOSE)
 
 
+@pytest.mark.clause("DEEP-1", "DEEP-7")
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kind", ["ones", "decay", "product"])
+def test_a_window_far_longer_than_the_tokens_costs_nothing(kind: str, gated: bool) -> None:
+    decay = {"kind": "decay", "base": 0.9}
+    weights = {"kind": "product", "of": [decay, {"kind": "ones"}]} if kind == "product" else None
+    weights = weights or (decay if kind == "decay" else {"kind": "ones"})
+    draw = np.random.default_rng(3)
+    k, v, q = draw.standard_normal((3, 2, T, 3))
+    gates = dict(zip(("retain", "momentum", "step_size"), np.full((3, 2, T), 0.5), strict=True))
+    gate = np.abs(draw.standard_normal((2, T))) if gated else None
+    tokens = Tokens(k=k, v=v, q=q, **gates, window_gate=gate)
+
+    def reads(window: int) -> Any:
+        config = deep_memory.Config(d_in=3, d_out=3, chunk=2, window=window, window_weights=weights)
+        phi = {name: x[0] for name, x in deep_memory.RULE.draw(config, 0).items()}
+        start = deep_memory.start(config, (2,))
+        return sequence.run(deep_memory.RULE, config, tokens, start, phi=phi)[1]
+
+    assert_close("y", reads(10**12), reads(T), EXACT)
+    assert_differs("y", reads(3), reads(T), 1e-3)
+
+
 @pytest.mark.clause("DEEP-14")
 def test_a_flush_depends_on_the_calls() -> None:
     choice = choice_of("mlp", unfinished="flush")

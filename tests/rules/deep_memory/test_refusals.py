@@ -24,6 +24,11 @@ PLAIN: dict[str, Any] = {"d_in": D, "d_out": D, "memory": {"kind": "linear"}}
         ({"chunk": "call", "window": 3, "span": 4}, "span: 4 is no multiple of chunk call"),
         ({"fast": ("V",)}, "fast: V: no tensor of the memory, which has W"),
         ({"fast": ()}, "fast: no tensor is left to write"),
+        ({"fast": ("W", "W")}, "fast: W is named twice"),
+        (
+            {"window": 2**40, "convention": {"window_edge": "renormalise"}},
+            "window: 1099511627776 tokens, but window_edge renormalise adds the weights of all lags",
+        ),
         ({"clip_norm": 0.0}, "greater than 0"),
         ({"per_dimension_gates": True}, "False"),
         (
@@ -69,6 +74,10 @@ def called(**changes: Any) -> Any:
         ({"step_size_memory": np.ones((B, T))}, "step_size_memory: the rule deep_memory"),
         ({"retain": np.full((B, T, D), 0.5)}, "retain: .* no gate per output dimension"),
         ({"window_weights": np.ones((B, T, 2))}, "window_weights: shape"),
+        (
+            {"window_gate": np.ones((B, T)), "settings": {"window_weights": {"kind": "softmax"}}},
+            "window_weights: missing, the kind of the settings learns window_logits",
+        ),
         ({"k": np.zeros((B, T, 2)), "q": np.zeros((B, T, 2))}, "k: shape"),
         ({"q": np.zeros((B, T, 2))}, "q: shape|d_in"),
         ({"phi": {}}, "W"),
@@ -99,6 +108,15 @@ def called(**changes: Any) -> Any:
 def test_calls_that_contradict_their_settings(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         called(**changes)
+
+
+@pytest.mark.clause("DEEP-24")
+def test_rows_that_share_a_memory_are_at_least_one() -> None:
+    config = deep_memory.Config(**PLAIN, coupling="batch_shared", reduction="mean")
+    none, state = np.zeros((0, T, D)), deep_memory.start(config, (0,))
+    tokens = Tokens(k=none, v=none, q=none, retain=none[..., 0], step_size=none[..., 0])
+    with pytest.raises(ValueError, match=r"k: shape \(0, 6, 3\) has no row"):
+        sequence.run(deep_memory.RULE, config, tokens, state, phi={"W": np.zeros((D, D))})
 
 
 @pytest.mark.clause("DEEP-24")

@@ -1,0 +1,60 @@
+"""The figure of probe needle: accuracy by depth and length (EVAL-11)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atlas_ref.train.probes.needle import Cell
+
+
+def draw(out: Path, cells: tuple[Cell, ...]) -> None:
+    """Write two maps, exact answers and nats that the needle gains; a frame where attention alone
+    leads to it.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from atlas_ref.storage.files import write_bytes
+
+    lengths = list(dict.fromkeys(cell.length for cell in cells))
+    depths = list(dict.fromkeys(cell.depth for cell in cells))
+    figure = Figure(figsize=(11.0, 4.6), dpi=130, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _map(figure, left, cells, lengths, depths, ("exact", "answers that are exact", "{:.0%}"))
+    _map(figure, right, cells, lengths, depths, ("gain", "nats a token of the answer", "{:.2f}"))
+    figure.suptitle("framed: within reach of attention alone", fontsize=9)
+    kind, stream = out.suffix.lower().removeprefix("."), io.BytesIO()
+    date: dict[str, Any] = {"Date": None} if kind == "svg" else {}
+    with rc_context({"svg.hashsalt": "needle", "svg.fonttype": "none"}):
+        figure.savefig(stream, format=kind, metadata=date)
+    write_bytes(out, stream.getvalue())
+
+
+def _map(
+    figure: Any,
+    axes: Any,
+    cells: tuple[Cell, ...],
+    lengths: list[int],
+    depths: list[float],
+    what: tuple[str, str, str],
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    name, title, form = what
+    by_place = {(cell.depth, cell.length): cell for cell in cells}
+    values = [[getattr(by_place[d, n], name) for n in lengths] for d in depths]
+    top = 1.0 if name == "exact" else max(1e-9, *(abs(each) for row in values for each in row))
+    look = {"cmap": "viridis", "vmin": 0.0} if name == "exact" else {"cmap": "RdBu", "vmin": -top}
+    picture = axes.imshow(values, vmax=top, aspect="auto", **look)
+    figure.colorbar(picture, ax=axes)
+    for i, d in enumerate(depths):
+        for j, n in enumerate(lengths):
+            axes.text(j, i, form.format(values[i][j]), ha="center", va="center", color="#777777")
+            if not by_place[d, n].beyond:
+                axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec="black"))
+    axes.set(title=title, xlabel="tokens", ylabel="depth of the needle, %")
+    axes.set_xticks(range(len(lengths)), [str(each) for each in lengths])
+    axes.set_yticks(range(len(depths)), [f"{each:g}" for each in depths])

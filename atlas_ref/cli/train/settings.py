@@ -1,0 +1,78 @@
+"""Settings of a run from options: those that were given, over those of a run or the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Name of an option's parameter -> its place among the settings of a run.
+PLACES: dict[str, tuple[str, ...]] = {
+    **{
+        name: ("model", name)
+        for name in (
+            *("model", "rule", "preset", "dim", "layers", "heads", "d_head", "window"),
+            *("persistent", "segment", "kernel", "omega_window", "omega_gate", "poly_mode"),
+            *("poly_degree", "poly_rank", "expansion", "memory", "ns_steps", "ttl_step"),
+            "ttl_adaptive",
+        )
+    },
+    **{
+        name: ("text", name)
+        for name in (
+            *("paths", "only", "skip", "limit", "held_out", "share", "split_seed", "tokenizer"),
+            *("mixture", "subsets", "weights"),
+        )
+    },
+    "optimiser": ("optimiser", "name"),
+    **{
+        name: ("optimiser", name)
+        for name in ("rate", "hidden_rate", "decay", "clip", "schedule", "warmup", "floor")
+    },
+    **{
+        name: (name,)
+        for name in (
+            *("rows", "tokens", "accumulation", "steps", "seed", "state", "documents"),
+            *("evaluate_every", "evaluate_batches", "save_every", "keep", "log_every"),
+        )
+    },
+}
+
+
+def settings(given: Mapping[str, Any], before: Any = None) -> Any:
+    """Settings of a new run, or of one that goes on (TRAIN-7).
+
+    Args:
+        given: options by their parameters, without those that were left out.
+        before: settings of the run that goes on; an option may repeat them and not change them.
+
+    Raises:
+        ValueError: names the setting that is wrong, or differs.
+    """
+    import json
+
+    from pydantic import ValidationError
+
+    from atlas_ref.messages import first_problem, shown
+    from atlas_ref.train.settings import Settings
+
+    if before is not None:
+        old = before.model_dump(mode="json")
+        for name, value in given.items():
+            *outer, last = PLACES[name]
+            held = (old[outer[0]] if outer else old)[last]
+            if json.loads(json.dumps(value)) != held:
+                raise ValueError(
+                    f"{'.'.join(PLACES[name])}: {shown(value)}, but the run has {shown(held)}, "
+                    "which --resume does not change"
+                )
+        return before
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        *outer, last = PLACES[name]
+        (nested.setdefault(outer[0], {}) if outer else nested)[last] = value
+    if "text" not in nested or not nested["text"].get("paths"):
+        raise ValueError("--data: files or folders of text are needed")
+    try:
+        return Settings.model_validate_json(json.dumps(nested))
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None

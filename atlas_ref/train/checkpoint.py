@@ -1,0 +1,230 @@
+"""Checkpoints of a run: all that moves in one safetensors file, written whole or not at all.
+
+Specified in specs/train.md (TRAIN-12 to TRAIN-15).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.messages import shown
+from atlas_ref.models import checkpoint as models
+from atlas_ref.models import language_model
+from atlas_ref.optim import groups
+from atlas_ref.optim.tensors import require_finite
+from atlas_ref.storage import files
+from atlas_ref.storage.json_text import decoded
+from atlas_ref.train import states
+from atlas_ref.train.loop import Moment, Task
+
+#: Where a model's file came from, in its metadata, if a run wrote it.
+ORIGIN = "atlas-ref train"
+
+#: Metadata key of the JSON object, and its version.
+KEY, SCHEMA = "atlas_ref_training", 1
+
+#: Name of a checkpoint by its step.
+NAME = "step-{:08d}.safetensors"
+NAMED = re.compile(r"step-(\d{8,})\.safetensors")
+
+#: What the names of tensors begin with.
+PARAMS, OPTIMISER, STATE = "params/", "optimiser/", "state"
+
+
+class Found(NamedTuple):
+    """A checkpoint of a folder, and those after it that are not whole, with the reasons."""
+
+    moment: Moment
+    path: Path
+    broken: tuple[str, ...]
+
+
+def save(folder: Path, own: Task, moment: Moment) -> Path:
+    """Write the checkpoint of a moment, durably, and nothing in part (TRAIN-12).
+
+    Raises:
+        ValueError: names the file that cannot be written, or the parameter that is not finite.
+    """
+    tensors: dict[str, Any] = {}
+    named = models.tensors_of(own.config, moment.params)
+    require_finite(named, "params")
+    tensors |= {PARAMS + name: each for name, each in named.items()}
+    held = groups.tensors_of(moment.optimiser)
+    tensors |= {OPTIMISER + name: np.asarray(each) for name, each in held.items()}
+    header = {
+        "schema": SCHEMA,
+        "step": moment.step,
+        "place": moment.place,
+        "state": None if moment.state is None else states.described(moment.state, tensors, STATE),
+        "text": own.data.fingerprint,
+        "settings": own.settings.model_dump(mode="json"),
+        "config": models.described(own.config),
+    }
+    path = folder / NAME.format(moment.step)
+    try:
+        files.write(path, {KEY: json.dumps(header)}, tensors, durable=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return path
+
+
+def read(path: Path, own: Task) -> Moment:
+    """The moment of a checkpoint of this run (TRAIN-13).
+
+    Raises:
+        ValueError: names the file, and what is wrong with it.
+    """
+    try:
+        header, tensors = whole(path)
+        if header["text"] != own.data.fingerprint:
+            raise ValueError("the text is not that of the run: a file has changed, or is another")
+        return _moment(header, tensors, own)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {error} is missing or wrong") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and tensors of a checkpoint that is not cut short (TRAIN-12).
+
+    Raises:
+        ValueError: what is wrong with it, without its name.
+    """
+    metadata, tensors = files.read(path, "is a folder, a checkpoint is needed")
+    if KEY not in metadata:
+        raise ValueError(f"metadata key {KEY!r}: missing, this is no checkpoint of training")
+    return header_of(metadata), tensors
+
+
+def header_of(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object of a checkpoint's metadata (TRAIN-12).
+
+    Raises:
+        ValueError: it is of another version.
+    """
+    header = decoded(metadata[KEY])
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        found = header.get("schema") if isinstance(header, dict) else header
+        raise ValueError(f"schema: {SCHEMA} is needed, found {shown(found)}")
+    return header
+
+
+def _moment(header: Mapping[str, Any], tensors: Mapping[str, Any], own: Task) -> Moment:
+    params = params_of(own.config, tensors)
+    state = header["state"]
+    return Moment(
+        step=int(header["step"]),
+        params=params,
+        optimiser=groups.of_tensors(own.optimiser, params, _below(OPTIMISER, tensors)),
+        place=header["place"],
+        state=None if state is None else states.rebuilt(state, tensors),
+    )
+
+
+def params_of(config: language_model.Config, tensors: Mapping[str, Any]) -> Any:
+    """Parameters of the model of a checkpoint, from its tensors (TRAIN-12).
+
+    Raises:
+        ValueError: names those that contradict the settings.
+    """
+    return models.params_from(config, _below(PARAMS, tensors))
+
+
+def _below(start: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)
+    }
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints of a folder, the last one first (TRAIN-13)."""
+    found = [NAMED.fullmatch(name) for name in os.listdir(folder)]
+    return sorted((int(each[1]) for each in found if each), reverse=True)
+
+
+def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | None:
+    """The last checkpoint that is whole (TRAIN-13, TRAIN-14).
+
+    Args:
+        at_most: the last step that is taken.
+
+    Returns:
+        None where the folder has no checkpoint.
+
+    Raises:
+        ValueError: no checkpoint of the folder is whole, or it is of another text.
+    """
+    broken: list[str] = []
+    for number in steps(folder):
+        if at_most is not None and number > at_most:
+            continue
+        path = folder / NAME.format(number)
+        try:
+            whole(path)
+        except ValueError as error:
+            broken.append(f"{path.name}: {error}")
+            continue
+        return Found(read(path, own), path, tuple(broken))
+    if broken:
+        raise ValueError(f"{folder}: no checkpoint is whole: {broken[0]}")
+    return None
+
+
+def keep(folder: Path, count: int) -> None:
+    """Remove all checkpoints but the last ones (TRAIN-14)."""
+    for number in steps(folder)[count:]:
+        _remove(folder / NAME.format(number))
+
+
+def roll_back(folder: Path, step: int) -> None:
+    """Remove the checkpoints after a step, the last one first (TRAIN-14).
+
+    Raises:
+        ValueError: no checkpoint would be left.
+    """
+    found = steps(folder)
+    if not found or found[-1] > step:
+        first = f"the first one is of step {found[-1]}" if found else "there is none"
+        raise ValueError(f"{folder}: no checkpoint up to step {step}; {first}")
+    for number in found:
+        if number > step:
+            _remove(folder / NAME.format(number))
+
+
+def clean(folder: Path) -> None:
+    """Remove what a run that was killed left under a temporary name (TRAIN-12)."""
+    for name in os.listdir(folder):
+        if name.startswith(files.TEMPORARY):
+            _remove(folder / name)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+__all__ = [
+    "Found",
+    "clean",
+    "header_of",
+    "keep",
+    "newest",
+    "params_of",
+    "read",
+    "roll_back",
+    "save",
+    "steps",
+    "whole",
+]

@@ -1,0 +1,53 @@
+"""The text that a model is evaluated on: files that are named, or what its run held out.
+
+Specified in specs/evaluate.md (EVAL-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atlas_ref.train import data, sampler, text
+from atlas_ref.train.sampler import Corpus
+from atlas_ref.train.shards import SUFFIX
+from atlas_ref.train.trained import Trained
+from atlas_ref.train.vocabulary import NAME
+
+
+def corpus(
+    own: Trained,
+    paths: Sequence[str] = (),
+    *,
+    only: Sequence[str] = ("*",),
+    skip: Sequence[str] = (),
+    limit: int | None = None,
+) -> Corpus:
+    """The text of files and folders, or without one what the model's run held out (EVAL-1).
+
+    Args:
+        paths, only, skip, limit: of `text.files_of` and `text.documents`.
+
+    Raises:
+        ValueError: names the file that is wrong; no text, and a run that held none out.
+    """
+    if not paths:
+        return _held_out(own)
+    if shard := next((each for each in paths if each.endswith(SUFFIX)), None):
+        raise ValueError(f"{shard}: of Parquet shards the text that a run held out is read alone")
+    documents = text.documents(text.files_of(paths, only=only, skip=skip), limit=limit)
+    if not documents:
+        raise ValueError(f"{', '.join(paths)}: no text: every file is empty")
+    return sampler.corpus(", ".join(paths), documents, own.vocabulary)
+
+
+def _held_out(own: Trained) -> Corpus:
+    """What the run held out, by its settings and the vocabulary that lies beside the model."""
+    settings, beside = own.settings, own.path.parent / NAME
+    if settings is None:
+        raise ValueError("--data: files or folders of text are needed, the model is of no run here")
+    if settings.text.tokenizer is not None and beside.exists():
+        settings = settings.replaced(text=settings.text.replaced(tokenizer=str(beside)))
+    found = data.load(settings).held
+    if found is None:
+        raise ValueError("--data: files or folders of text are needed, the run held none out")
+    return found

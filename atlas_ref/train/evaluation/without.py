@@ -1,0 +1,74 @@
+"""Models whose memory does less: one that never writes, and one without memory.
+
+Specified in specs/evaluate.md (EVAL-4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from atlas_ref import blocks as blocks_of
+from atlas_ref.messages import first_problem
+from atlas_ref.models import language_model
+
+#: Steps between two writes of a memory that never writes: more than any text has tokens.
+NEVER = 2**62
+
+
+def writes(
+    config: language_model.Config, params: language_model.Params
+) -> tuple[language_model.Config, language_model.Params]:
+    """The model whose memories stay what they are at a start, and are read (EVAL-4).
+
+    Raises:
+        ValueError: a model without memory, or one whose reads need a write.
+    """
+    _require_memory(config)
+    found = []
+    for block in config.blocks:
+        own = block.memory
+        if own is None:
+            found.append(block)
+            continue
+        levels = own.levels
+        if levels.combine == "masked":
+            raise ValueError("reads of combine masked are those of levels that write")
+        still = levels.replaced(
+            levels=tuple(each.replaced(period=NEVER) for each in levels.levels),
+            first_step=1,
+            per="token",
+            call_tokens=None,
+        )
+        found.append(block.replaced(memory=own.replaced(levels=still)))
+    return config.replaced(blocks=tuple(found)), params
+
+
+def memory(
+    config: language_model.Config, params: language_model.Params
+) -> tuple[language_model.Config, language_model.Params]:
+    """The model whose blocks have no memory: what attention and feed-forward do alone (EVAL-4).
+
+    Raises:
+        ValueError: a model without memory, or blocks that cannot do without.
+    """
+    _require_memory(config)
+    try:
+        blocks = blocks_of.with_memory(config.blocks, ())
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    left = []
+    for own in params.blocks:
+        names = {"memory", "mix"} & set(type(own).model_fields)
+        left.append(own.replaced(**dict.fromkeys(names)))
+    return config.replaced(blocks=blocks), params.replaced(blocks=tuple(left))
+
+
+def _require_memory(config: Any) -> None:
+    if all(block.memory is None for block in config.blocks):
+        raise ValueError("the model has no memory")
+
+
+#: What a model may do without -> the function that makes it.
+WITHOUT = {"writes": writes, "memory": memory}

@@ -1,0 +1,72 @@
+"""The outer optimiser of a run, as groups of `optim`.
+
+Specified in specs/train.md (TRAIN-9).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from atlas_ref.messages import first_problem
+from atlas_ref.optim import OPTIMISERS, clip, flat, groups, presets, sgd
+from atlas_ref.optim.schedule import Schedule
+from atlas_ref.train.settings import Settings
+
+#: Eps of the norm that divides, as PyTorch's clipping has it.
+EPS = 1e-6
+
+#: Rate of hidden matrices under an optimiser of matrices, where none is stated.
+HIDDEN_RATE = 0.02
+
+
+def optimiser(settings: Settings) -> groups.Config:
+    """Groups, schedule and clipping of a run (TRAIN-9).
+
+    Raises:
+        ValueError: names the setting that is wrong.
+    """
+    try:
+        return _groups(settings)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+
+
+def schedule(settings: Settings) -> Schedule:
+    """Warm-up, then a factor that falls to its floor at the last step (TRAIN-9)."""
+    own, steps = settings.optimiser, settings.steps
+    warmup = min(100, steps // 100) if own.warmup is None else own.warmup
+    if own.schedule == "constant":
+        return Schedule(warmup=warmup)
+    return Schedule(kind=own.schedule, warmup=warmup, steps=steps, floor=own.floor)
+
+
+def _groups(settings: Settings) -> groups.Config:
+    own, falls = settings.optimiser, schedule(settings)
+    public = settings.model.model == "atlas-mag" and settings.model.memory
+    decay = own.decay if own.decay is not None else 0.1 if public else 0.01
+    if own.hidden_rate is not None and own.name in ("adamw", "sgd"):
+        raise ValueError(f"hidden_rate: {own.name} has one rate for all parameters")
+    limit = clip.Config(limit=own.clip, eps=EPS) if own.clip else None
+    rule = flat.Config(
+        rate=own.rate,
+        schedule=falls,
+        b2=0.95 if public else 0.99,
+        decay=decay,
+        in_place=True,
+    )
+    last: Any = rule
+    if own.name == "sgd":
+        last = sgd.Config(rate=own.rate, schedule=falls, decay=decay, decoupled=True)
+    if own.name in ("adamw", "sgd"):
+        found: tuple[groups.Group, ...] = (groups.Group(name=own.name, optimiser=last),)
+    else:
+        matrices = OPTIMISERS[own.name].Config(
+            rate=own.hidden_rate or HIDDEN_RATE, schedule=falls, decay=decay
+        )
+        found = presets.matrices(matrices, rule).groups
+    if public:
+        stays = groups.Group(name="memory", optimiser=None, names=("*.memory.*",))
+        found = (stays, *found)
+    return groups.Config(groups=found, clip=limit)

@@ -1,0 +1,219 @@
+"""The commands train and plot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from atlas_ref.cli.train import flags, progress, train
+from atlas_ref.models import checkpoint as models
+from atlas_ref.train import checkpoint, run
+from tests.support.training import library
+
+pytestmark = pytest.mark.host("trains in folders")
+
+ROOT = Path(__file__).parents[2]
+TINY = ("--model", "lmm", "--rule", "delta", "--dim", 8, "--layers", 1, "--heads", 2)
+TINY += ("--kernel", 1, "--expansion", 1, "--batch-size", 2, "--seq-len", 16)
+
+#: Flags of the scripts of seeds 001 and 004.
+PUBLIC = """
+--dim --layers --heads --batch-size --epochs --lr --seq-len --max-steps --subsets --subset-weights
+--gradient-accumulation-steps --output-dir --tokenizer --device --poly-degree --ns-iterations
+--ttl-eta --no-ttl-adaptive-eta --poly-rank --frozen-m0-ratio --disable-memory --log-every
+--save-every --num-workers --log-file --arch --depth --dim-head --window-size --persist-mem --model
+--omega-window --use-omega-gate --poly-mode --grad-clip --data-bytes --data-path --log-interval
+--save-path --use-momentum
+"""
+
+
+@pytest.fixture
+def text(tmp_path):
+    return library(tmp_path)
+
+
+@pytest.mark.clause("TRAIN-16", "TRAIN-15", "TRAIN-17")
+def test_a_run_goes_on_and_is_drawn(cli, text, tmp_path):
+    out = tmp_path / "out"
+    words = (*TINY, "--data", text, "--held-out-share", 0.25, "--out", out)
+    ran = cli("train", *words, "--steps", 4, "--eval-every", 2, "--save-every", 2, "--json")
+    assert ran.code == 0, ran.err
+    about = ran.json
+    assert (about["step"], about["exit"]) == (4, 0)
+    assert about["held_out"]["bits_per_byte"] > 1
+    assert "documents of" in ran.err
+    assert ran.err.count("held out ") == 2
+    config, _ = models.load(out / "model.safetensors")
+    assert config.d_model == 8
+    again = cli("train", "--out", out, "--resume", "--rollback", 2)
+    assert again.code == 0, again.err
+    assert again.out.startswith("step 4: loss ")
+    assert checkpoint.steps(out) == [4, 2, 0]
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        picture = tmp_path / f"curve.{kind}"
+        drawn = cli("plot", out, "-o", picture)
+        assert (drawn.code, drawn.err) == (0, f"wrote {picture}\n")
+        assert picture.read_bytes().startswith(start)
+    told = cli("plot", out, out, "-o", tmp_path / "two.svg", "--unit", "nats", "--json").json
+    assert [each["steps"] for each in told["runs"]] == [4, 4]
+
+
+@pytest.mark.clause("TRAIN-16", "TRAIN-7", "TRAIN-1")
+def test_bad_input_is_one_line_and_exit_code_2(cli, text, tmp_path):
+    out = tmp_path / "out"
+    run.prepare(out, _small(text))
+    (tmp_path / "empty").touch()
+    for words, message in (
+        (("--epochs", 2), "--epochs: a flag of a public script that has no meaning here"),
+        (("--device", "cuda"), "--device: .*--backend cupy"),
+        (("--data", tmp_path / "none"), "none: no such file or folder"),
+        (("--data", tmp_path / "empty"), "empty: is empty"),
+        (("--data", text, "--seq-len", 5000), "a row needs 5001"),
+        ((), "--data: files or folders of text are needed"),
+        (("--data", text, "--model", "gru"), "model.model: must be 'mag'"),
+        (("--data", text, "--arch", "mal"), "--arch: belongs to --model titans or omeganet"),
+        (("--data", text, "--rollback", 2), "--rollback: belongs to --resume"),
+        (("--data", text, "--weights", "x"), "--weights: numbers between commas"),
+        (("--resume",), "run.json: no such file"),
+    ):
+        ran = cli("train", "--out", tmp_path / "new", *words)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), words
+        assert re.search(message, ran.err), ran.err
+        assert not (tmp_path / "new").exists()
+    ran = cli("train", "--out", out, "--data", text)
+    assert (ran.code, "has a run already" in ran.err) == (2, True)
+    ran = cli("train", "--out", out, "--resume", "--dim", 16)
+    assert ran.err == (
+        "atlas-ref: model.dim: 16, but the run has 8, which --resume does not change\n"
+    )
+
+
+def _small(text):
+    from tests.support.training import settings
+
+    return settings(text)
+
+
+@pytest.mark.clause("TRAIN-17")
+def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
+    for words, message in (
+        ((tmp_path, "-o", tmp_path / "a.png"), "log.jsonl: no log of a run"),
+        ((tmp_path, "-o", tmp_path / "no" / "a.png"), "does not exist"),
+    ):
+        ran = cli("plot", *words)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert message in ran.err
+    (tmp_path / "log.jsonl").write_text(
+        json.dumps({"step": 1, "tokens": 2, "loss": 3.0, "bits_per_byte": 4.0}) + "\n"
+    )
+    for words, message in (
+        (("-o", tmp_path / "a.gif"), "a picture ends in .png or .svg"),
+        (("-o", tmp_path / "a.png", "--unit", "bit"), "did you mean bits"),
+    ):
+        ran = cli("plot", tmp_path, *words)
+        assert (ran.code, message in ran.err) == (2, True)
+
+
+@pytest.mark.clause("TRAIN-19")
+def test_events_of_tensorboard_are_written_beside_the_log(cli, text, tmp_path, monkeypatch):
+    told = []
+    writer = SimpleNamespace(add_scalar=lambda *each: told.append(each), close=lambda: None)
+    package = ModuleType("tensorboardX")
+    package.SummaryWriter = lambda folder, purge_step: writer
+    monkeypatch.setitem(sys.modules, "tensorboardX", package)
+    out, events = tmp_path / "out", ("--tensorboard", tmp_path / "events")
+    words = (*TINY, "--data", text, "--held-out-share", 0.25, "--steps", 4, "--out", out, *events)
+    assert cli("train", *words).code == 0
+    losses = [each["loss"] for each in run.lines(out / run.LOG) if "loss" in each]
+    assert [value for name, value, _ in told if name == "loss"] == losses
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    ran = cli("train", "--out", tmp_path / "other", "--data", text, *events)
+    assert (ran.code, "[tensorboard]" in ran.err, ran.err.count("\n")) == (2, True, 1)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.clause("TRAIN-16")
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        (("mag", None, None, None), ("mag", None, None)),
+        (("titans", None, None, 1), ("mag", "titans_lmm", None)),
+        (("titans", "mac", None, None), ("mac", "titans_lmm", None)),
+        (("omeganet", "mal", None, 4), ("mal", "omega", 4)),
+    ],
+)
+def test_words_of_public_scripts_name_blocks_and_rule(given, want):
+    assert flags.kind_and_rule(*given) == want
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_every_flag_of_the_public_scripts_is_taken_or_refused_by_name():
+    import typer
+
+    from atlas_ref.cli.main import app
+
+    command = typer.main.get_command(app).commands["train"]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    public = set(PUBLIC.split())
+    assert public - known == set()
+    table = (ROOT / "specs" / "train.md").read_text()
+    assert [flag for flag in sorted(public) if flag not in table] == []
+    assert [flag for flag in flags.REFUSED if flag not in table] == []
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_words_of_seed_001_become_settings():
+    given = dict.fromkeys(train.of_options.PLACES)
+    given |= dict.fromkeys(("arch", "data", "no_memory", "subsets", "weights", "held_out"))
+    given |= {"dim": 512, "layers": 6, "model": "atlas-mag", "no_memory": True}
+    given |= {"data": ["corpus"], "mixture": "smollm-corpus", "ttl_adaptive": False}
+    given |= {"subsets": "a,b", "weights": "a:0.4 b:0.6"}
+    found = train._chosen(given)
+    assert found == {
+        "model": "atlas-mag",
+        "dim": 512,
+        "layers": 6,
+        "memory": False,
+        "paths": ["corpus"],
+        "mixture": "smollm-corpus",
+        "subsets": ["a", "b"],
+        "weights": [0.4, 0.6],
+        "ttl_adaptive": False,
+    }
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_a_step_in_words_of_the_bar():
+    line = {"loss": 1.5, "bits_per_byte": 2.25, "tokens_per_second": 12345.6}
+    assert progress.words(line, None) == "loss 1.500  2.250 bits/byte  12,346 tokens/s"
+    assert " (held out 2.500) " in progress.words(line, 2.5)
+
+
+@pytest.mark.clause("TRAIN-16", "TRAIN-13")
+def test_an_interrupt_ends_a_run_after_its_step_with_a_checkpoint(text, tmp_path):
+    out = tmp_path / "out"
+    words = [*TINY, "--data", text, "--steps", 100000, "--save-every", 100000, "--eval-every", 0]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "atlas_ref.cli", "train", *map(str, words), "--out", str(out)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while child.poll() is None and len(run.lines(out / run.LOG)) < 3:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=600)
+    assert child.returncode == 130
+    step = checkpoint.steps(out)[0]
+    assert step >= 3
+    assert told.endswith(f"stopped after step {step}; --resume goes on\n")
+    assert run.lines(out / run.LOG)[-1]["step"] == step

@@ -1,0 +1,273 @@
+"""Checkpoints: whole or not there, found, kept, rolled back; and runs that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from atlas_ref.models import checkpoint as models
+from atlas_ref.models import language_model
+from atlas_ref.storage import files
+from atlas_ref.train import checkpoint, data, loop, run, states
+from atlas_ref.train import trained as trained_model
+from atlas_ref.train.settings import Model, Optimiser
+from atlas_ref.types import same_bits
+from tests.support.training import library, log_of, settings, trained
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.host("trains in folders")
+
+
+def names(folder):
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return settings(library(tmp_path))
+
+
+@pytest.mark.clause("TRAIN-12", "TRAIN-7", "TRAIN-15")
+def test_a_run_leaves_settings_log_checkpoints_and_the_model(asked, tmp_path):
+    out = tmp_path / "out"
+    ended = trained(out, asked)
+    kept = [f"step-0000000{i}.safetensors" for i in (0, 2, 4, 6)]
+    assert names(out) == ["log.jsonl", "model.safetensors", "run.json", *kept]
+    assert (ended.step, ended.finished, ended.path.name) == (6, True, kept[-1])
+    assert run.settings_of(out) == asked
+    config, params = models.load(out / "model.safetensors")
+    for place in (ended.path, out, out / "model.safetensors"):
+        same = trained_model.load(place)
+        assert (same.config, same.step, same.settings) == (config, 6, asked)
+        assert same_bits(params.__dict__, same.params.__dict__)
+    told = run.lines(out / "log.jsonl")
+    assert [(each["step"], "held_out" in each) for each in told] == [
+        *((1, False), (2, False), (3, False), (3, True)),
+        *((4, False), (5, False), (6, False), (6, True)),
+    ]
+    assert told[0]["tokens"] == 32
+    assert told[-2]["loss"] == ended.loss
+
+
+@pytest.mark.clause("TRAIN-13", "TRAIN-6", "TRAIN-15")
+@pytest.mark.parametrize(
+    ("kind", "state"), [("mag", "fresh"), ("mag", "carried"), ("atlas-mag", None)]
+)
+def test_a_run_that_stops_and_goes_on_has_the_same_bytes(kind, state, asked, tmp_path):
+    own = Model(model=kind, dim=8, layers=1, heads=2, expansion=1)
+    asked = asked.replaced(state=state, model=own)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    trained(whole, asked)
+    own, moment = run.prepare(parts, asked)
+    left = iter([False, False, True])
+    ended = run.run(parts, own, moment, run.Watcher(stopped=lambda: next(left)))
+    assert (ended.step, ended.finished) == (3, False)
+    with (parts / "log.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "loss": 1.0, "tokens": 1}\n{"step": 5, "lo')
+    trained(parts, asked, resume=True)
+    last = "step-00000006.safetensors"
+    assert (parts / last).read_bytes() == (whole / last).read_bytes()
+    assert (parts / run.MODEL).read_bytes() == (whole / run.MODEL).read_bytes()
+    assert log_of(parts) == log_of(whole)
+    assert (json.loads(files.read(whole / last)[0][checkpoint.KEY])["state"] is None) == (
+        state == "fresh"
+    )
+    initial = models.read(whole / run.MODEL).initial
+    assert [bool(each) for each in initial] == ([True] if kind == "atlas-mag" else [])
+
+
+@pytest.mark.clause("TRAIN-12")
+@pytest.mark.parametrize("kind", ["mag", "mal", "mac", "lmm", "omega", "atlas-mag"])
+def test_states_of_every_model_come_back_from_tensors_and_json(kind):
+    from atlas_ref.train.models import model
+
+    config = model(Model(model=kind, dim=8, layers=1, heads=2, expansion=1, window=4), 256)
+    state = language_model.start(config, 2, dtype=np.float32)
+    params = language_model.init(config, 0, dtype=np.float32)
+    ids = np.random.default_rng(0).integers(0, 256, (2, 7))
+    state, _ = language_model.apply(config, params, state, ids)
+    tensors: dict = {}
+    structure = json.loads(json.dumps(states.described(state, tensors)))
+    assert len(tensors) > 1
+    back = states.rebuilt(structure, tensors)
+    assert same_bits(back.__dict__, state.__dict__)
+    assert not same_bits(back.__dict__, language_model.start(config, 2, dtype=np.float32).__dict__)
+
+
+@pytest.mark.clause("TRAIN-12")
+@pytest.mark.parametrize("name", ["os:system", "atlas_ref.train.run:prepare", "subprocess:Popen"])
+def test_a_state_names_no_class_that_is_not_data(name):
+    with pytest.raises(ValueError, match="not one of this version"):
+        states.rebuilt({"of": name, "fields": {}}, {})
+
+
+@pytest.mark.clause("TRAIN-13")
+def test_a_checkpoint_that_was_cut_short_is_passed_over(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked)
+    last = out / "step-00000006.safetensors"
+    last.write_bytes(last.read_bytes()[:-100])
+    own = loop.task(asked, data.load(asked))
+    found = checkpoint.newest(out, own)
+    assert (found.moment.step, found.path.name) == (4, "step-00000004.safetensors")
+    assert found.broken[0].startswith("step-00000006.safetensors: not a whole safetensors file")
+    for each in out.glob("step-*"):
+        each.write_bytes(b"")
+    with pytest.raises(ValueError, match="no checkpoint is whole"):
+        checkpoint.newest(out, own)
+
+
+@pytest.mark.clause("TRAIN-14")
+def test_the_last_ones_stay_and_a_run_goes_back(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked.replaced(save_every=1, keep=3))
+    assert checkpoint.steps(out) == [6, 5, 4]
+    before = (out / "step-00000006.safetensors").read_bytes()
+    checkpoint.roll_back(out, 5)
+    assert checkpoint.steps(out) == [5, 4]
+    with pytest.raises(ValueError, match="no checkpoint up to step 3; the first one is of step 4"):
+        checkpoint.roll_back(out, 3)
+    assert checkpoint.steps(out) == [5, 4]
+    again = run.settings_of(out)
+    own, moment = run.prepare(out, again, resume=True)
+    assert moment.step == 5
+    run.run(out, own, moment)
+    assert (out / "step-00000006.safetensors").read_bytes() == before
+    assert checkpoint.newest(out, own, at_most=5).moment.step == 5
+
+
+@pytest.mark.clause("TRAIN-7", "TRAIN-13")
+def test_a_folder_with_a_run_and_text_that_changed_are_refused(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked)
+    with pytest.raises(ValueError, match="has a run already; --resume goes on"):
+        run.prepare(out, asked)
+    (tmp_path / "text" / "0.txt").write_text("something else " * 40)
+    with pytest.raises(ValueError, match="the text is not that of the run"):
+        run.prepare(out, asked, resume=True)
+    with pytest.raises(ValueError, match=r"run\.json: no such file"):
+        run.settings_of(tmp_path)
+    (out / run.SETTINGS).unlink()
+    with pytest.raises(ValueError, match=r"has checkpoints of a run, but no run\.json"):
+        run.prepare(out, asked)
+
+
+@pytest.mark.clause("TRAIN-10", "TRAIN-12")
+def test_a_run_that_diverges_leaves_its_last_checkpoint_whole(asked, tmp_path):
+    out = tmp_path / "out"
+    asked = asked.replaced(
+        save_every=1, steps=50, optimiser=Optimiser(rate=1e25, clip=0.0, warmup=0)
+    )
+    with pytest.raises(ValueError, match="step") as refused:
+        trained(out, asked)
+    assert "\n" not in str(refused.value)
+    own = loop.task(asked, data.load(asked))
+    found = checkpoint.newest(out, own)
+    assert found.broken == ()
+    assert np.isfinite(trained_model.load(out).params.embedding).all()
+
+
+class Full:
+    """A disk that is full after so many writes of files."""
+
+    def __init__(self, writes):
+        self.left, self.true = writes, os.fdopen
+
+    def __call__(self, handle, *how, **more):
+        stream = self.true(handle, *how, **more)
+        self.left -= 1
+        if self.left < 0:
+            stream.write = lambda data: (_ for _ in ()).throw(OSError(28, "No space left"))
+            return _Closing(stream)
+        return stream
+
+
+class _Closing:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        return self.stream
+
+    def __exit__(self, *how):
+        self.stream.close()
+
+
+@pytest.mark.clause("TRAIN-12")
+def test_a_full_disk_leaves_the_last_checkpoint_whole(asked, tmp_path):
+    out = tmp_path / "out"
+    asked = asked.replaced(save_every=1)
+    whole = tmp_path / "whole"
+    trained(whole, asked)
+    own, moment = run.prepare(out, asked)
+    full = Full(3)  # the log, then two checkpoints
+    with (
+        mock.patch.object(files.os, "fdopen", full),
+        pytest.raises(ValueError, match=r"step-00000003.safetensors: cannot be written: No space"),
+    ):
+        run.run(out, own, moment)
+    assert checkpoint.steps(out) == [2, 1, 0]
+    assert [each for each in names(out) if each.startswith(".")] == []
+    trained(out, asked, resume=True)
+    last = "step-00000006.safetensors"
+    assert (out / last).read_bytes() == (whole / last).read_bytes()
+
+
+# -- kills -----------------------------------------------------------------------------------------
+
+
+def killed(folder: Path, asked, kills: int) -> int:
+    """Train in a folder in many lives; the number of kills that hit the run."""
+    folder.with_suffix(".json").write_text(asked.model_dump_json())
+    words = [sys.executable, "-m", "tests.support.killing", str(folder), "5", str(kills)]
+    ran = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)["kills"]
+
+
+def _same_after(asked, kills: int, tmp_path: Path) -> int:
+    """The number of kills; none stands for a kill at each planted place."""
+    whole, other = tmp_path / "whole", tmp_path / "killed"
+    trained(whole, asked)
+    found = killed(other, asked, kills)
+    last = checkpoint.NAME.format(asked.steps)
+    assert (other / last).read_bytes() == (whole / last).read_bytes()
+    assert (other / run.MODEL).read_bytes() == (whole / run.MODEL).read_bytes()
+    assert log_of(other) == log_of(whole)
+    assert names(other) == names(whole)
+    return found
+
+
+@pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
+def test_a_run_that_is_killed_at_planted_places_ends_with_the_same_bytes(asked, tmp_path):
+    asked = asked.replaced(steps=12, save_every=1, keep=2, state="carried", evaluate_every=4)
+    assert _same_after(asked, 0, tmp_path) >= 20
+
+
+@pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(asked, tmp_path):
+    asked = asked.replaced(steps=30, save_every=2, keep=2, evaluate_every=7)
+    assert _same_after(asked, 20, tmp_path) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
+@pytest.mark.parametrize("kind", ["mag", "mal", "mac", "lmm", "omega", "atlas-mag"])
+@pytest.mark.parametrize("kills", [0, 40], ids=["planted", "random"])
+def test_runs_of_every_model_that_are_killed_end_with_the_same_bytes(kind, kills, asked, tmp_path):
+    own = Model(model=kind, dim=8, layers=2, heads=2, expansion=1)
+    optimiser = Optimiser(name="adamw" if kind == "atlas-mag" else "muon")
+    asked = asked.replaced(
+        model=own, optimiser=optimiser, steps=30, save_every=1, accumulation=2, evaluate_every=7
+    )
+    assert _same_after(asked, kills, tmp_path) >= 20
