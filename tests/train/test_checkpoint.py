@@ -263,11 +263,11 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(asked, 
 @pytest.mark.slow
 @pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
 @pytest.mark.parametrize("kind", ["mag", "mal", "mac", "lmm", "omega", "atlas-mag"])
-@pytest.mark.parametrize("kills", [0, 40], ids=["planted", "random"])
+@pytest.mark.parametrize("kills", [0, 20], ids=["planted", "random"])
 def test_runs_of_every_model_that_are_killed_end_with_the_same_bytes(kind, kills, asked, tmp_path):
-    own = Model(model=kind, dim=8, layers=2, heads=2, expansion=1)
+    own = Model(model=kind, dim=8, layers=1, heads=2, expansion=1)
     optimiser = Optimiser(name="adamw" if kind == "atlas-mag" else "muon")
     asked = asked.replaced(
-        model=own, optimiser=optimiser, steps=30, save_every=1, accumulation=2, evaluate_every=7
+        model=own, optimiser=optimiser, steps=12, save_every=1, accumulation=2, evaluate_every=7
     )
     assert _same_after(asked, kills, tmp_path) >= 20
