@@ -24,7 +24,14 @@ def draw(out: Path, cells: tuple[Cell, ...]) -> None:
     figure = Figure(figsize=(11.0, 4.6), dpi=130, layout="constrained")
     left, right = figure.subplots(1, 2)
     _map(figure, left, cells, lengths, depths, ("exact", "answers that are exact", "{:.0%}"))
-    _map(figure, right, cells, lengths, depths, ("gain", "nats a token that the needle saves", "{:.2f}"))
+    _map(
+        figure,
+        right,
+        cells,
+        lengths,
+        depths,
+        ("gain", "nats a token that the needle saves", "{:.2f}"),
+    )
     figure.suptitle("framed: within reach of attention alone", fontsize=9)
     kind, stream = out.suffix.lower().removeprefix("."), io.BytesIO()
     date: dict[str, Any] = {"Date": None} if kind == "svg" else {}
