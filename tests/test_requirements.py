@@ -16,7 +16,8 @@ FOLDER = ROOT / "requirements"
 #: File -> the extras of the project whose requirements it holds, None where it is no extra's.
 FILES: dict[str, str | None] = {"build": None, "runtime": "", "test": "test", "docs": "docs"}
 
-ENTRY = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [a-z_]+ [<>=!]+ '[^']+')? \\")
+MARKER = r"[a-z_]+ [<>=!]+ '[^']+'"
+ENTRY = re.compile(rf"([A-Za-z0-9._-]+)==([^\s;]+)( ; {MARKER}(?: (?:and|or) {MARKER})*)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
