@@ -127,7 +127,7 @@ def _of_function(key: str) -> Recipe:
     if key.startswith("in/state/momentum/"):
         return (6, 0.0625)
     if key.endswith(("norm/gain", "read_scale")):
-        plain = key.endswith("/norm/gain")  # which is added to 1 (MEMFUN-7)
+        plain = key.endswith("/norm/gain")  # which is added to 1
         return tuple(each - 1.0 for each in GAIN) if plain else GAIN
     return (4, 0.125) if key.endswith("bias") else (8, 0.125)
 

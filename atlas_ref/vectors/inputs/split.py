@@ -90,7 +90,7 @@ def _parameters(case: Case) -> Any:
 
 
 def _places_of_chunks(case: Case) -> list[int]:
-    """Cuts of a deep memory: none where a call ends a chunk or begins a document (DEEP-23)."""
+    """Cuts of a deep memory: none where a call ends a chunk or begins a document."""
     own = _parameters(case)
     if own.get("unfinished") == "flush" or "batch" in own.values():
         return []

@@ -61,7 +61,7 @@ def compared(choice: dict[str, Any], seed: int) -> None:
 
 
 @pytest.mark.clause(
-    "DEEP-2", "DEEP-7", "DEEP-8", "DEEP-9", "DEEP-10", "DEEP-11", "DEEP-12", "DEEP-13"
+    "DEEP-2", "DEEP-3", "DEEP-7", "DEEP-8", "DEEP-9", "DEEP-10", "DEEP-11", "DEEP-12", "DEEP-13"
 )
 @pytest.mark.clause("DEEP-14", "DEEP-15", "DEEP-16", "DEEP-17")
 @pytest.mark.parametrize("number", DRAWN)
