@@ -6,6 +6,7 @@ Specified in specs/train.md (TRAIN-1 to TRAIN-6).
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -118,7 +119,7 @@ def _paths(own: Text) -> list[str]:
 
 def _shards(own: Text, path: str) -> tuple[str, ...]:
     """The Parquet shards of a path: itself, or all files of a folder; () for text (TRAIN-5)."""
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):
         return (path,) if path.endswith(SUFFIX) else ()
     found = [each.path for each in text.files_of([path], only=own.only, skip=own.skip)]
     inside = tuple(each for each in found if each.endswith(SUFFIX))

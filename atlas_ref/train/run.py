@@ -97,7 +97,7 @@ def _refuse_run(folder: Path) -> None:
     """Refuse a folder with settings of a run, or with checkpoints whose settings are gone."""
     if os.path.lexists(folder / SETTINGS):
         raise ValueError(f"{folder}: has a run already; --resume goes on with it")
-    if folder.is_dir() and checkpoint.steps(folder):
+    if os.path.isdir(folder) and checkpoint.steps(folder):
         raise ValueError(f"{folder}: has checkpoints of a run, but no {SETTINGS}")
 
 

@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], *, tokenizer: str | None = None) -> Train
             checkpoint, a file of another kind, or a vocabulary that the model does not have.
     """
     place = Path(path)
-    file = newest(place) if place.is_dir() else place
+    file = newest(place) if os.path.isdir(place) else place
     try:
         metadata, tensors = files.read(file, "is a folder, a model is needed")
         read = _of_run if checkpoint.KEY in metadata else _of_file

@@ -77,6 +77,7 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, text, tmp_path):
         (("--device", "cuda"), "--device: .*--backend cupy"),
         (("--data", tmp_path / "none"), "none: no such file or folder"),
         (("--data", tmp_path / "empty"), "empty: is empty"),
+        (("--data", tmp_path / ("x" * 300)), "x: (no such file|cannot be read)"),
         (("--data", text, "--seq-len", 5000), "a row needs 5001"),
         ((), "--data: files or folders of text are needed"),
         (("--data", text, "--model", "gru"), "model.model: must be 'mag'"),
@@ -135,6 +136,17 @@ def test_events_of_tensorboard_are_written_beside_the_log(cli, text, tmp_path, m
     assert cli("train", *words).code == 0
     losses = [each["loss"] for each in run.lines(out / run.LOG) if "loss" in each]
     assert [value for name, value, _ in told if name == "loss"] == losses
+
+    def refuses(folder, purge_step):
+        raise NotADirectoryError(20, "Not a directory")
+
+    package.SummaryWriter = refuses
+    again = ("--out", tmp_path / "refused", *events)
+    ran = cli("train", *TINY, "--data", text, "--held-out-share", 0.25, "--steps", 4, *again)
+    assert (ran.code, ran.err) == (
+        2,
+        f"atlas-ref: {events[1]}: cannot be written: Not a directory\n",
+    )
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     ran = cli("train", "--out", tmp_path / "other", "--data", text, *events)
     assert (ran.code, "[tensorboard]" in ran.err, ran.err.count("\n")) == (2, True, 1)

@@ -155,6 +155,8 @@ class Room:
         return name
 
     def _spoil_tree(self, name: str, files: dict[str, bytes]) -> None:
+        if not files:  # the one that there was is gone
+            return
         file = self.random.choice(sorted(files))
         place = self.folder / name / file
         match self.random.randrange(8):

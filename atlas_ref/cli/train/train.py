@@ -175,14 +175,14 @@ def _run(
     if rollback is not None:
         checkpoint.roll_back(out, rollback)
     own, moment = run.prepare(out, settings, resume=resume)
-    output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
-    with (
-        progress.stopping() as stopped,
-        progress.bar(settings.steps, moment.step) as shown,
-        drawn(moment.step) as written,
-    ):
-        told = progress.both(shown, written)
-        ended = run.run(out, own, moment, run.Watcher(told, stopped))
+    with drawn(moment.step) as written:  # which may refuse its folder, before a word is said
+        output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
+        with (
+            progress.stopping() as stopped,
+            progress.bar(settings.steps, moment.step) as shown,
+        ):
+            told = progress.both(shown, written)
+            ended = run.run(out, own, moment, run.Watcher(told, stopped))
     about = {
         "exit": 0 if ended.finished else 130,
         "out": str(out),
