@@ -151,15 +151,19 @@ def kill(child: int, seconds: float) -> None:
 
 
 def at_random(folder: Path, kills: int, seed: int) -> int:
-    """Kill a run at random moments, then let it end; the number of kills that hit it."""
+    """Kill a run at random moments, then let it end; the number of kills that hit it.
+
+    A run that ended before goes back to its oldest checkpoint, and is killed sooner from then on.
+    """
     draw, hits, longest = random.Random(seed), 0, 0.2
-    for _ in range(50 * kills):
-        if hits == kills:
-            break
+    while hits < kills:
         before = checkpoint.steps(folder)[:1] if folder.exists() else []
-        hits += ended(
-            folder, lambda: None, functools.partial(kill, seconds=draw.random() * longest)
-        )
+        moment = draw.random() * longest
+        if not ended(folder, lambda: None, functools.partial(kill, seconds=moment)):
+            checkpoint.roll_back(folder, checkpoint.steps(folder)[-1])
+            longest *= 0.5
+            continue
+        hits += 1
         longest *= 0.8 if checkpoint.steps(folder)[:1] > before else 1.25
     assert not ended(folder, lambda: None, lambda child: None)
     return hits
