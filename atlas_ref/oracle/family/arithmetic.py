@@ -31,8 +31,8 @@ class Arithmetic(NamedTuple):
         transposed: A B is computed as (B^T A^T)^T, and Newton-Schulz works on the other side.
         early: factors multiply the short vectors before an outer product instead of the matrix
             after it.
-        expanded: a step of Newton-Schulz adds X X^T X and X X^T X X^T X as they are printed,
-            instead of one product with their sum.
+        expanded: in a replay, a step of Newton-Schulz adds X X^T X and X X^T X X^T X as they are
+            printed, instead of one product with their sum (REPLAY-13); no member of TOL-3 does.
     """
 
     name: str

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import Unsupported, under
+from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.judge.tolerance import PASS, from_members
 from atlas_ref.oracle.replay import passes as replay_passes
 from atlas_ref.oracle.replay.judge import MARGINAL, cells, ensemble, judge, tokens_above_floor
@@ -541,28 +542,43 @@ def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
     assert asked == 6 * [{"X3"}]
 
 
+def as_printed(seed: int) -> list[Finding]:
+    """Findings of a right float32 trace whose Newton-Schulz is evaluated as it is printed."""
+    request = Request(
+        rule="omega",
+        level="token",
+        tokens=2,
+        d_in=4,
+        d_out=2,
+        heads=1,
+        d_model=6,
+        window=3,
+        feature_map={"kind": "polynomial", "degree": 3},
+        cotangent=True,
+        convention={"newton_schulz": {}},
+        seed=seed,
+    )
+    case = new(request)
+    return replay(case, recorded(case, "float32", loops=Traced), dtype="float32", nearest=False)
+
+
 @pytest.mark.clause("REPLAY-13")
 @pytest.mark.parametrize("seed", [0, 16, 22, 33, 34, 40, 46, 52])
 def test_newton_schulz_as_it_is_printed_raises_no_alarm(seed):
-    """Of sixty small cases the eight whose rounding came beyond PASS, up to 2.4 tolerances."""
-    case = new(
-        Request(
-            rule="omega",
-            level="token",
-            tokens=2,
-            d_in=4,
-            d_out=2,
-            heads=1,
-            d_model=6,
-            window=3,
-            feature_map={"kind": "polynomial", "degree": 3},
-            cotangent=True,
-            convention={"newton_schulz": {}},
-            seed=seed,
-        )
-    )
-    found = replay(case, recorded(case, "float32", loops=Traced), dtype="float32")
+    found = as_printed(seed)
     assert right(found), told(found)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("REPLAY-13")
+def test_one_program_in_eight_needs_a_step_as_it_is_printed(monkeypatch):
+    """Of sixty small cases; how many it is differs a little between processors."""
+    assert all(right(as_printed(seed)) for seed in range(60))
+    replaced = Arithmetic._replace
+    monkeypatch.setattr(
+        Arithmetic, "_replace", lambda way, **new: replaced(way, **{**new, "expanded": False})
+    )
+    assert 4 <= sum(not right(as_printed(seed)) for seed in range(60)) <= 12
 
 
 @pytest.mark.clause("REPLAY-24")
