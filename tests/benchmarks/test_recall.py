@@ -22,7 +22,7 @@ def lesson(pairs: int, **own: Any) -> Lesson:
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """An empty place for runs, and learning that only counts."""
-    monkeypatch.setattr(recall, "FILE", tmp_path / "recall.json")
+    monkeypatch.setattr(recall, "KEPT", recall.KEPT._replace(file=tmp_path / "recall.json"))
     asked: list[tuple[str, int, int]] = []
 
     def learn(settings: Any, seed: int = 0) -> tuple[Lesson, ...]:
@@ -35,7 +35,7 @@ def file(tmp_path, monkeypatch):
 
 def test_kept_runs_are_those_of_the_cases_in_force() -> None:
     """A change of a default or of a case asks for `python -m benchmarks.recall`."""
-    runs = recall.kept()
+    runs = recall.KEPT.runs()
     assert {run["case"] for run in runs} == set(recall.CASES)
     for run in runs:
         assert run["settings"] == json.loads(recall.CASES[run["case"]].model_dump_json())
@@ -47,7 +47,7 @@ def test_kept_runs_are_those_of_the_cases_in_force() -> None:
 
 def test_the_kept_runs_reach_what_is_asked_of_them() -> None:
     """Delta, gated Delta and Titans: 16 pairs within 400 steps, 32 within 1,000, each seed."""
-    for run in recall.kept():
+    for run in recall.KEPT.runs():
         if run["case"] in ("delta", "gated_delta", "titans_lmm"):
             steps = {each["pairs"]: each["steps"] for each in run["lessons"] if each["reached"]}
             assert steps[16] <= 400
@@ -58,7 +58,7 @@ def test_the_kept_runs_reach_what_is_asked_of_them() -> None:
 
 def test_runs_are_kept_once_by_case_and_seed_in_their_order(file) -> None:
     recall.main(["hebbian", "delta"], seeds=2)
-    kept = [(run["case"], run["seed"]) for run in recall.kept()]
+    kept = [(run["case"], run["seed"]) for run in recall.KEPT.runs()]
     assert kept == [("delta", 0), ("delta", 1), ("hebbian", 0), ("hebbian", 1)]
     count = len(file)
     recall.main(["delta"], seeds=2)
@@ -66,12 +66,12 @@ def test_runs_are_kept_once_by_case_and_seed_in_their_order(file) -> None:
     recall.main(["delta"], seeds=3)
     assert file[count:] == [("delta", 4, 0), ("delta", 4, 2)]
     recall.main(["delta"], seeds=1, anew=True)
-    assert len(recall.kept()) == 5
+    assert len(recall.KEPT.runs()) == 5
 
 
 def test_the_table_has_a_row_for_each_case_and_number_of_pairs(file, monkeypatch, tmp_path) -> None:
     recall.main(["delta", "delta without convolution"], seeds=2)
-    runs = recall.kept()
+    runs = recall.KEPT.runs()
     runs[-1]["lessons"] = [lesson(4, steps=1000, reached=False, accuracy=0.1)._asdict()]
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks/recall.json").write_text(json.dumps(runs))

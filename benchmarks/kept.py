@@ -1,0 +1,72 @@
+"""Runs that take minutes, kept in a JSON file of benchmarks/ one by one, so a stop loses one run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.storage.files import write_bytes
+from benchmarks.measure import machine
+
+#: A run: its "case", "seed" and "settings", what it found, and under what conditions.
+Run = dict[str, Any]
+
+
+class Kept(NamedTuple):
+    """The runs of a file.
+
+    Attributes:
+        file: it need not exist.
+        order: names of the cases, in the order of the file; runs of other cases are dropped.
+    """
+
+    file: Path
+    order: Sequence[str]
+
+    def runs(self) -> list[Run]:
+        """All of them, by case and seed."""
+        found: list[Run] = json.loads(self.file.read_text()) if self.file.exists() else []
+        return found
+
+    def has(self, case: str, seed: int, settings: Any) -> bool:
+        """Whether a run of these settings is there."""
+        return any(
+            (run["case"], run["seed"], run["settings"]) == (case, seed, settings)
+            for run in self.runs()
+        )
+
+    def keep(self, run: Run) -> None:
+        """Put a run in the place of the one of its case and seed, where there is one."""
+        key = (run["case"], run["seed"])
+        found = [each for each in self.runs() if (each["case"], each["seed"]) != key] + [run]
+        found = [each for each in found if each["case"] in self.order]
+        found.sort(key=lambda each: (self.order.index(each["case"]), each["seed"]))
+        text = json.dumps(found, indent=1, default=_plain) + "\n"
+        write_bytes(self.file, text.encode())
+
+
+def run(case: str, seed: int, settings: Any, work: Callable[[], dict[str, Any]]) -> Run:
+    """What work finds, and under what conditions it ran."""
+    before = machine()
+    found = work()
+    load = [before.pop("load"), round(os.getloadavg()[0], 2)]
+    return {
+        "case": case,
+        "seed": seed,
+        "settings": settings,
+        **found,
+        "load": load,
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "machine": before,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no plain value")
