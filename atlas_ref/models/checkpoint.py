@@ -95,18 +95,26 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         ValueError: names the file, and the tensor or key that is wrong.
     """
     try:
-        metadata, tensors = files.read(path, "is a folder, the file of a model is needed")
-        if KEY not in metadata:
-            raise ValueError(
-                f"metadata key {KEY!r}: missing, a model needs its settings there; "
-                "atlas-ref model import reads files of other programs"
-            )
-        header = _header(metadata[KEY])
-        config = config_of(header["config"])
-        params, initial = _parts(config, tensors)
-        return Checkpoint(config, params, header.get("source", {}), initial)
+        return of_tensors(*files.read(path, "is a folder, the file of a model is needed"))
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
+
+
+def of_tensors(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> Checkpoint:
+    """The same from what a file holds (MODEL-11).
+
+    Raises:
+        ValueError: names the tensor or key that is wrong.
+    """
+    if KEY not in metadata:
+        raise ValueError(
+            f"metadata key {KEY!r}: missing, a model needs its settings there; "
+            "atlas-ref model import reads files of other programs"
+        )
+    header = _header(metadata[KEY])
+    config = config_of(header["config"])
+    params, initial = _parts(config, tensors)
+    return Checkpoint(config, params, header.get("source", {}), initial)
 
 
 def _header(text: str) -> dict[str, Any]:

@@ -39,6 +39,22 @@ NAMED = re.compile(r"step-(\d{8,})\.safetensors")
 PARAMS, OPTIMISER, STATE = "params/", "optimiser/", "state"
 
 
+class Last(NamedTuple):
+    """The last whole checkpoint of a folder, as it was read.
+
+    Attributes:
+        path: of the file.
+        header: its JSON object.
+        tensors: all of them by name.
+        broken: checkpoints after it that are not whole, with the reasons.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+    broken: tuple[str, ...]
+
+
 class Found(NamedTuple):
     """A checkpoint of a folder, and those after it that are not whole, with the reasons."""
 
@@ -74,23 +90,6 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return path
-
-
-def read(path: Path, own: Task) -> Moment:
-    """The moment of a checkpoint of this run (TRAIN-13).
-
-    Raises:
-        ValueError: names the file, and what is wrong with it.
-    """
-    try:
-        header, tensors = whole(path)
-        if header["text"] != own.data.fingerprint:
-            raise ValueError("the text is not that of the run: a file has changed, or is another")
-        return _moment(header, tensors, own)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: {error} is missing or wrong") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -154,8 +153,8 @@ def steps(folder: Path) -> list[int]:
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
 
-def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | None:
-    """The last checkpoint that is whole (TRAIN-13, TRAIN-14).
+def last(folder: Path, *, at_most: int | None = None) -> Last | None:
+    """The last checkpoint that is whole, of any run; a file is read once (TRAIN-13, TRAIN-14).
 
     Args:
         at_most: the last step that is taken.
@@ -164,22 +163,62 @@ def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | No
         None where the folder has no checkpoint.
 
     Raises:
-        ValueError: no checkpoint of the folder is whole, or it is of another text.
+        ValueError: no checkpoint is whole, or there is none up to that step.
     """
     broken: list[str] = []
-    for number in steps(folder):
-        if at_most is not None and number > at_most:
-            continue
+    found = steps(folder)
+    if at_most is not None:
+        found = _up_to(folder, found, at_most)
+    for number in found:
         path = folder / NAME.format(number)
         try:
-            whole(path)
+            return Last(path, *_of_step(path, number), tuple(broken))
         except ValueError as error:
             broken.append(f"{path.name}: {error}")
-            continue
-        return Found(read(path, own), path, tuple(broken))
     if broken:
         raise ValueError(f"{folder}: no checkpoint is whole: {broken[0]}")
     return None
+
+
+def _of_step(path: Path, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    header, tensors = whole(path)
+    if header.get("step") != number:
+        raise ValueError(f"step: {number} by its name, {shown(header.get('step'))} within")
+    return header, tensors
+
+
+def _up_to(folder: Path, found: list[int], step: int) -> list[int]:
+    """Those of the steps that a run may go back to.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not found or found[-1] > step:
+        first = f"the first one is of step {found[-1]}" if found else "there is none"
+        raise ValueError(f"{folder}: no checkpoint up to step {step}; {first}")
+    return [number for number in found if number <= step]
+
+
+def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | None:
+    """The moment of the last checkpoint of this run that is whole (TRAIN-13, TRAIN-14).
+
+    Args, Returns: as for `last`.
+
+    Raises:
+        ValueError: no such checkpoint is whole, or it is of another text.
+    """
+    found = last(folder, at_most=at_most)
+    if found is None:
+        return None
+    try:
+        if found.header["text"] != own.data.fingerprint:
+            raise ValueError("the text is not that of the run: a file has changed, or is another")
+        moment = _moment(found.header, found.tensors, own)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{found.path}: {error} is missing or wrong") from None
+    except ValueError as error:
+        raise ValueError(f"{found.path}: {error}") from None
+    return Found(moment, found.path, found.broken)
 
 
 def keep(folder: Path, count: int) -> None:
@@ -195,12 +234,9 @@ def roll_back(folder: Path, step: int) -> None:
         ValueError: no checkpoint would be left.
     """
     found = steps(folder)
-    if not found or found[-1] > step:
-        first = f"the first one is of step {found[-1]}" if found else "there is none"
-        raise ValueError(f"{folder}: no checkpoint up to step {step}; {first}")
-    for number in found:
-        if number > step:
-            _remove(folder / NAME.format(number))
+    left = _up_to(folder, found, step)
+    for number in found[: len(found) - len(left)]:
+        _remove(folder / NAME.format(number))
 
 
 def clean(folder: Path) -> None:
@@ -217,12 +253,13 @@ def _remove(path: Path) -> None:
 
 __all__ = [
     "Found",
+    "Last",
     "clean",
     "header_of",
     "keep",
+    "last",
     "newest",
     "params_of",
-    "read",
     "roll_back",
     "save",
     "steps",

@@ -9,15 +9,15 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from atlas_ref.messages import no_such
 from atlas_ref.storage import files
 from atlas_ref.train import sampler, text
 from atlas_ref.train.sampler import Corpus, Mixture, Sampler, Source, Streams
 from atlas_ref.train.settings import Settings, Text
-from atlas_ref.train.shards import SUFFIX, Shards
-from atlas_ref.train.vocabulary import Vocabulary, vocabulary
+from atlas_ref.train.shards import Shards, shards_of
+from atlas_ref.train.vocabulary import Bytes, Vocabulary, vocabulary
 
 
 class Subset(NamedTuple):
@@ -36,6 +36,9 @@ MIXTURES: dict[str, dict[str, Subset]] = {
     }
 }
 
+#: Bytes of a source of shards in which bytes of a token are counted.
+SAMPLE = 2**16
+
 #: Characters of the shortest text that a mixture takes, as its public loader has it.
 SHORTEST = 51
 
@@ -48,7 +51,7 @@ class Data(NamedTuple):
         held: what is held out; None for nothing.
         vocabulary: of both.
         bytes_per_token: of the text that is learnt from, or of a part of it.
-        fingerprint: SHA-256 of names and texts, or of names and sizes of shards.
+        fingerprint: SHA-256 of the vocabulary with names and texts, or with sizes of row groups.
         about: what was read, in words.
     """
 
@@ -71,14 +74,13 @@ def load(settings: Settings) -> Data:
     seen.update(f"{words.size}\n".encode())
     seen.update(b"" if own.tokenizer is None else files.read_bytes(own.tokenizer))
     paths = _paths(own)
-    shards = [_shards(own, path) for path in paths]
-    if any(shards):
-        for path, found in zip(paths, shards, strict=True):
-            if not found:
-                raise ValueError(f"{path}: text beside Parquet shards; give one kind of files")
-        if own.held_out:
-            raise ValueError("held_out: of Parquet shards row groups are drawn, by the share")
-        return _of_shards(settings, paths, shards, words)
+    shards = [shards_of(path, only=own.only, skip=own.skip) for path in paths]
+    if any(shards) or own.mixture is not None:
+        _refuse_text(own, paths, shards)
+        return _of_shards(settings, paths, shards, words, seen)
+    for path in own.held_out:
+        if shard := next(iter(shards_of(path, only=own.only, skip=own.skip)), None):
+            raise ValueError(f"{shard}: Parquet shards beside text; give one kind of files")
     held, parts = _texts(own, paths)
     for each in (*held, *(one for part in parts for one in part)):
         seen.update(f"{each.name}\n{len(each.text)}\n".encode())
@@ -117,16 +119,19 @@ def _paths(own: Text) -> list[str]:
     return [str(Path(own.paths[0], known[name].path)) for name in own.subsets or known]
 
 
-def _shards(own: Text, path: str) -> tuple[str, ...]:
-    """The Parquet shards of a path: itself, or all files of a folder; () for text (TRAIN-5)."""
-    if not os.path.isdir(path):
-        return (path,) if path.endswith(SUFFIX) else ()
-    found = [each.path for each in text.files_of([path], only=own.only, skip=own.skip)]
-    inside = tuple(each for each in found if each.endswith(SUFFIX))
-    if inside and len(inside) < len(found):
-        other = next(each for each in found if each not in inside)
-        raise ValueError(f"{other}: text beside Parquet shards; give one kind of files")
-    return inside
+def _refuse_text(own: Text, paths: Sequence[str], shards: Sequence[Sequence[str]]) -> None:
+    """Refuse text where shards are read, and settings of text (TRAIN-5)."""
+    for path, found in zip(paths, shards, strict=True):
+        if found:
+            continue
+        if own.mixture is None:
+            raise ValueError(f"{path}: text beside Parquet shards; give one kind of files")
+        word = "no Parquet shard is here" if os.path.exists(path) else "no such file or folder"
+        raise ValueError(f"{path}: {word}; mixture {own.mixture} has them below {own.paths[0]}")
+    if own.held_out:
+        raise ValueError("held_out: of Parquet shards row groups are drawn, by the share")
+    if own.limit is not None:
+        raise ValueError("limit: Parquet shards are read a row group at a time, without an end")
 
 
 def _weights(own: Text, count: int) -> tuple[float, ...]:
@@ -162,9 +167,13 @@ def _texts(
 
 
 def _of_shards(
-    settings: Settings, paths: Sequence[str], shards: Sequence[Sequence[str]], words: Vocabulary
+    settings: Settings,
+    paths: Sequence[str],
+    shards: Sequence[Sequence[str]],
+    words: Vocabulary,
+    seen: Any,
 ) -> Data:
-    own, seen = settings.text, hashlib.sha256()
+    own = settings.text
     names = list(own.subsets or MIXTURES[own.mixture]) if own.mixture else list(paths)
     shortest = SHORTEST if own.mixture else 1
     sources = [
@@ -172,17 +181,26 @@ def _of_shards(
         for name, some in zip(names, shards, strict=True)
     ]
     for each in sources:
-        seen.update(f"{each.name}\n{each.about}\n".encode())
+        seen.update(f"{each.name}\n{each.sizes}\n".encode())
     wanted = settings.rows * settings.evaluate_batches * settings.tokens + 1
     held = [each for source in sources for each in source.held(wanted)]
     kept = sampler.corpus("held out", held, words) if held else None
     if kept is not None:
         sampler.require_long(kept, settings.tokens + 1)
-    ratio = 1.0 if kept is None else kept.size / len(kept.ids)
-    about = ", ".join(f"{each.name} ({each.about})" for each in sources)
     weights = _weights(own, len(sources))
+    ratios = [_bytes_per_token(each, words) for each in sources]
+    ratio = sum(w * each for w, each in zip(weights, ratios, strict=True)) / sum(weights)
+    about = ", ".join(f"{each.name} ({each.about})" for each in sources)
     made = _sampler(settings, sources, weights)
     return Data(made, kept, words, ratio, seen.hexdigest(), about)
+
+
+def _bytes_per_token(source: Shards, words: Vocabulary) -> float:
+    """Bytes of a token at the start of a source, which stands for all of it."""
+    if isinstance(words, Bytes):
+        return 1.0
+    some = sampler.corpus(source.name, source.learnt(SAMPLE), words)
+    return some.size / len(some.ids) if len(some.ids) else 1.0
 
 
 def _sampler(settings: Settings, sources: Iterable[Source], weights: tuple[float, ...]) -> Sampler:

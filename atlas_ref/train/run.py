@@ -66,11 +66,15 @@ class Ended(NamedTuple):
     finished: bool
 
 
-def prepare(folder: Path, settings: Settings, *, resume: bool = False) -> tuple[Task, Moment]:
+def prepare(
+    folder: Path, settings: Settings, *, resume: bool = False, at_most: int | None = None
+) -> tuple[Task, Moment]:
     """Read the text, make the model, and find the moment to begin with (TRAIN-7, TRAIN-13).
 
     Args:
         resume: whether the folder has a run that goes on.
+        at_most: the last step that it goes on from; checkpoints after it stay, until
+            `checkpoint.roll_back` removes them.
 
     Raises:
         ValueError: names the file or the setting that is wrong, in one line.
@@ -81,7 +85,7 @@ def prepare(folder: Path, settings: Settings, *, resume: bool = False) -> tuple[
     _make(folder)
     checkpoint.clean(folder)
     if resume:
-        found = checkpoint.newest(folder, own)
+        found = checkpoint.newest(folder, own, at_most=at_most)
         if found is not None:
             return own, found.moment
     moment = loop.start(own)

@@ -5,7 +5,8 @@ Specified in specs/train.md (TRAIN-5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,30 @@ import numpy as np
 from atlas_ref import messages
 from atlas_ref.rules.checks import generator
 from atlas_ref.train.sampler import Place, Row
-from atlas_ref.train.text import Document
+from atlas_ref.train.text import Document, files_of
 from atlas_ref.train.vocabulary import Ids, Vocabulary
 
 #: Ending of the name of a shard, and the column of its texts.
 SUFFIX, COLUMN = ".parquet", "text"
+
+
+def shards_of(path: str, *, only: Sequence[str] = ("*",), skip: Sequence[str] = ()) -> list[str]:
+    """The Parquet shards of a path: itself, or all files of a folder; none for text (TRAIN-5).
+
+    Args:
+        only, skip: of `text.files_of`.
+
+    Raises:
+        ValueError: names a file of text beside shards.
+    """
+    if not os.path.isdir(path):
+        return [path] if path.endswith(SUFFIX) else []
+    found = [each.path for each in files_of([path], only=only, skip=skip)]
+    inside = [each for each in found if each.endswith(SUFFIX)]
+    if inside and len(inside) < len(found):
+        other = next(each for each in found if not each.endswith(SUFFIX))
+        raise ValueError(f"{other}: text beside Parquet shards; give one kind of files")
+    return inside
 
 
 class Shards:
@@ -27,7 +47,8 @@ class Shards:
 
     Attributes:
         name: of the source.
-        about: numbers of files, row groups and texts, which tell whether the data is other data.
+        about: numbers of files, row groups and texts, in words.
+        sizes: texts and bytes of each row group, which tell whether the data is other data.
     """
 
     def __init__(
@@ -64,7 +85,9 @@ class Shards:
                 "from; a share of 0 holds out nothing"
             )
         self.kept, self.train = order[:kept], sorted(order[kept:])
-        texts = sum(file.metadata.num_rows for _, file in files)
+        parts = [file.metadata.row_group(i) for _, file, i in self.groups]
+        self.sizes = [(each.num_rows, each.total_byte_size) for each in parts]
+        texts = sum(rows for rows, _ in self.sizes)
         self.about = f"{len(files)} files, {count} row groups, {texts} texts"
         self._last: tuple[int, list[str]] = (-1, [])
         self._tokens: tuple[Any, Ids] = (None, np.zeros(0, np.uint8))
@@ -98,7 +121,14 @@ class Shards:
 
     def held(self, wanted: int) -> Iterator[Document]:
         """Held-out documents, until they have so many bytes."""
-        for group in self.kept:
+        return self._some(self.kept, wanted)
+
+    def learnt(self, wanted: int) -> Iterator[Document]:
+        """Documents that are learnt from, until they have so many bytes."""
+        return self._some(self.train, wanted)
+
+    def _some(self, groups: Iterable[int], wanted: int) -> Iterator[Document]:
+        for group in groups:
             for i, text in enumerate(self._group(group)):
                 if wanted <= 0:
                     return

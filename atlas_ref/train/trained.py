@@ -67,47 +67,43 @@ def load(path: str | os.PathLike[str], *, tokenizer: str | None = None) -> Train
         ValueError: names the file and what is wrong with it, in one line: a folder without a whole
             checkpoint, a file of another kind, or a vocabulary that the model does not have.
     """
-    place = Path(path)
-    file = newest(place) if os.path.isdir(place) else place
+    last = _last(Path(path)) if os.path.isdir(path) else None
+    file = Path(path) if last is None else last.path
     try:
-        metadata, tensors = files.read(file, "is a folder, a model is needed")
-        read = _of_run if checkpoint.KEY in metadata else _of_file
-        found: Trained = read(file, metadata, tensors)
+        found = _of_path(file) if last is None else _of_run(file, last.header, last.tensors)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{file}: {error} is missing or wrong") from None
     except ValidationError as error:
         raise ValueError(f"{file}: {first_problem(error)}") from None
     except ValueError as error:
-        text = str(error)
-        raise ValueError(text if text.startswith(str(file)) else f"{file}: {text}") from None
+        raise ValueError(f"{file}: {error}") from None
     return found._replace(vocabulary=_words(found, tokenizer))
 
 
-def newest(folder: Path) -> Path:
+def _last(folder: Path) -> checkpoint.Last:
     """The last whole checkpoint of a run's folder (TRAIN-13, TRAIN-18).
 
     Raises:
         ValueError: names the folder that has none, or cannot be read.
     """
     try:
-        numbers = checkpoint.steps(folder)
+        found = checkpoint.last(folder)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be read: {error.strerror or error}") from None
-    broken: list[str] = []
-    for number in numbers:
-        path = folder / checkpoint.NAME.format(number)
-        try:
-            checkpoint.whole(path)
-        except ValueError as error:
-            broken.append(f"{path.name}: {error}")
-            continue
-        return path
-    reason = f"no checkpoint is whole: {broken[0]}" if broken else "no checkpoint of a run"
-    raise ValueError(f"{folder}: {reason}")
+    if found is None:
+        raise ValueError(f"{folder}: no checkpoint of a run")
+    return found
 
 
-def _of_run(file: Path, metadata: Any, tensors: Any) -> Trained:
-    header = checkpoint.header_of(metadata)
+def _of_path(file: Path) -> Trained:
+    """The model of a checkpoint, or of a model's file."""
+    metadata, tensors = files.read(file, "is a folder, a model is needed")
+    if checkpoint.KEY in metadata:
+        return _of_run(file, checkpoint.header_of(metadata), tensors)
+    return _of_file(file, models.of_tensors(metadata, tensors))
+
+
+def _of_run(file: Path, header: Any, tensors: Any) -> Trained:
     config = models.config_of(header["config"])
     state = header["state"]
     held = None if state is None else states.rebuilt(state, tensors)
@@ -123,8 +119,8 @@ def _of_run(file: Path, metadata: Any, tensors: Any) -> Trained:
     )
 
 
-def _of_file(file: Path, metadata: Any, tensors: Any) -> Trained:
-    own, step, settings = models.read(file), None, None
+def _of_file(file: Path, own: models.Checkpoint) -> Trained:
+    step, settings = None, None
     if own.source.get("from") == checkpoint.ORIGIN:
         step, settings = int(own.source["step"]), _settings(own.source["settings"])
     return Trained(file, own.config, own.params, Bytes(), own.initial, None, step, settings)

@@ -98,6 +98,46 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, text, tmp_path):
     )
 
 
+@pytest.mark.clause("TRAIN-14")
+def test_nothing_is_rolled_back_for_a_run_that_cannot_go_on(cli, text, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    few = ("--data", text, "--held-out-share", 0.25, "--out", out)
+    assert cli("train", *TINY, *few, "--steps", 4, "--save-every", 1).code == 0
+    back = ("train", "--out", out, "--resume", "--rollback")
+    before = {each.name: each.read_bytes() for each in out.iterdir()}
+    monkeypatch.setitem(sys.modules, "tensorboardX", _refusing())
+
+    def broken():
+        for step in (0, 1):
+            (out / checkpoint.NAME.format(step)).write_bytes(b"")
+
+    for prepared, words, message in (
+        (None, (2, "--dim", 16), "model.dim: 16, but the run has 8"),
+        (None, (2, "--tensorboard", tmp_path / "events"), "events: cannot be written"),
+        (broken, (1,), "no checkpoint is whole"),
+        ((text / "0.txt").unlink, (2,), "the text is not that of the run"),
+        (lambda: text.rename(tmp_path / "gone"), (2,), "text: no such file or folder"),
+    ):
+        if prepared is not None:
+            prepared()
+        ran = cli(*back, *words)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert message in ran.err, ran.err
+        left = {each.name: each.read_bytes() for each in out.iterdir()}
+        assert {name: data or before[name] for name, data in left.items()} == before
+
+
+def _refusing():
+    """A package of TensorBoard that can write no folder."""
+
+    def refuses(folder, purge_step):
+        raise NotADirectoryError(20, "Not a directory")
+
+    package = ModuleType("tensorboardX")
+    package.SummaryWriter = refuses
+    return package
+
+
 def _small(text):
     from tests.support.training import settings
 
@@ -137,10 +177,7 @@ def test_events_of_tensorboard_are_written_beside_the_log(cli, text, tmp_path, m
     losses = [each["loss"] for each in run.lines(out / run.LOG) if "loss" in each]
     assert [value for name, value, _ in told if name == "loss"] == losses
 
-    def refuses(folder, purge_step):
-        raise NotADirectoryError(20, "Not a directory")
-
-    package.SummaryWriter = refuses
+    monkeypatch.setitem(sys.modules, "tensorboardX", _refusing())
     again = ("--out", tmp_path / "refused", *events)
     ran = cli("train", *TINY, "--data", text, "--held-out-share", 0.25, "--steps", 4, *again)
     assert (ran.code, ran.err) == (

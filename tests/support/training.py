@@ -74,10 +74,12 @@ class FakeParquet:
             column = SimpleNamespace(to_pylist=lambda: list(groups[number]))
             return SimpleNamespace(column=lambda i: column)
 
+        def sizes(number: int) -> Any:
+            texts = groups[number]
+            return SimpleNamespace(num_rows=len(texts), total_byte_size=sum(map(len, texts)))
+
         return SimpleNamespace(
-            metadata=SimpleNamespace(
-                num_row_groups=len(groups), num_rows=sum(len(each) for each in groups)
-            ),
+            metadata=SimpleNamespace(num_row_groups=len(groups), row_group=sizes),
             schema_arrow=SimpleNamespace(names=["text"]),
             read_row_group=read_row_group,
         )

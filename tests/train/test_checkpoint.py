@@ -125,6 +125,37 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(asked, tmp_path):
         checkpoint.newest(out, own)
 
 
+@pytest.mark.clause("TRAIN-13", "TRAIN-18")
+def test_no_file_is_read_twice(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked)
+    last = out / "step-00000006.safetensors"
+    last.write_bytes(last.read_bytes()[:-100])
+    read, true = [], files.read
+
+    def watched(path, *how):
+        read.append(Path(path).name)
+        return true(path, *how)
+
+    with mock.patch.object(files, "read", watched):
+        run.prepare(out, asked, resume=True)
+        assert read == ["step-00000006.safetensors", "step-00000004.safetensors"]
+        assert trained_model.load(out).step == 4
+        assert read[2:] == read[:2]
+        trained_model.load(out / run.MODEL)
+    assert read[4:] == [run.MODEL]
+
+
+@pytest.mark.clause("TRAIN-13")
+def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked)
+    (out / "step-00000004.safetensors").rename(out / "step-00000008.safetensors")
+    found = checkpoint.newest(out, loop.task(asked, data.load(asked)))
+    assert found.moment.step == 6
+    assert found.broken == ("step-00000008.safetensors: step: 8 by its name, 4 within",)
+
+
 @pytest.mark.clause("TRAIN-14")
 def test_the_last_ones_stay_and_a_run_goes_back(asked, tmp_path):
     out = tmp_path / "out"
@@ -142,6 +173,8 @@ def test_the_last_ones_stay_and_a_run_goes_back(asked, tmp_path):
     run.run(out, own, moment)
     assert (out / "step-00000006.safetensors").read_bytes() == before
     assert checkpoint.newest(out, own, at_most=5).moment.step == 5
+    with pytest.raises(ValueError, match="no checkpoint up to step 3; the first one is of step 4"):
+        run.prepare(out, again, resume=True, at_most=3)
 
 
 @pytest.mark.clause("TRAIN-7", "TRAIN-13")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -182,6 +183,12 @@ def test_the_mixture_of_seed_001_is_found_below_one_folder(tmp_path, monkeypatch
         ({"paths": ("x.parquet", "y.txt")}, "text beside Parquet shards"),
         ({"paths": ("gone.parquet",)}, "gone.parquet: cannot be read"),
         ({"paths": ("x.parquet",), "held_out": ("a",)}, "row groups are drawn"),
+        ({"paths": ("x.parquet",), "limit": 99}, "limit: Parquet shards are read"),
+        (
+            {"paths": ("test_a.txt",), "held_out": ("x.parquet",)},
+            "x.parquet: Parquet shards beside",
+        ),
+        ({"paths": ("gone",), "mixture": "smollm-corpus"}, "cosmopedia-v2: no such file or folder"),
         ({"paths": ("a",), "mixture": "smolm-corpus"}, "did you mean smollm-corpus"),
         ({"paths": ("a",), "mixture": "smollm-corpus", "subsets": ("python",)}, "subset 'python'"),
     ],
@@ -192,6 +199,48 @@ def test_sources_that_cannot_be_are_refused(changes, message, parquet, tmp_path)
         data.load(asked)
     with pytest.raises(ValueError, match="expected one for each of the paths"):
         Text(paths=("a", "b"), weights=(1.0,))
+
+
+@pytest.mark.clause("TRAIN-5")
+def test_text_below_a_mixture_is_refused_by_its_subset(tmp_path):
+    """Else it would be one corpus, of which neither weights nor the shortest text is kept."""
+    for name in ("cosmopedia-v2", "fineweb-edu-dedup", "python-edu-cleaned"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("some text " * 90)
+    asked = settings(tmp_path).replaced(text=Text(paths=(str(tmp_path),), mixture="smollm-corpus"))
+    message = r"cosmopedia-v2: no Parquet shard is here; mixture smollm-corpus has them below "
+    with pytest.raises(ValueError, match=message):
+        data.load(asked)
+
+
+class Words(NamedTuple):
+    """A vocabulary of four bytes a token, with so many tokens."""
+
+    size: int
+
+    def encoded(self, text):
+        return np.arange(len(text) // 4) % self.size
+
+
+@pytest.mark.clause("TRAIN-5", "TRAIN-12", "TRAIN-11")
+def test_a_fingerprint_of_shards_knows_vocabulary_and_sizes(parquet, tmp_path, monkeypatch):
+    def load(share=0.3, **changes):
+        shards = Text(paths=("x.parquet",), share=share, **changes)
+        return data.load(settings(tmp_path, tokens=4).replaced(text=shards))
+
+    own = load()
+    assert own.fingerprint == load().fingerprint
+    assert (own.bytes_per_token, load(share=0.0).bytes_per_token) == (1.0, 1.0)
+    monkeypatch.setattr(data, "vocabulary", lambda path: Words(256))
+    file = tmp_path / "words.json"
+    marks = set()
+    for text in ("a", "b"):
+        file.write_text(text)
+        marks.add(load(tokenizer=str(file)).fingerprint)
+        assert load(share=0.0, tokenizer=str(file)).bytes_per_token == 4.0
+    assert len(marks | {own.fingerprint}) == 3
+    parquet.files["x.parquet"] = [["<other>" * 3], *GROUPS[1:]]
+    assert load(tokenizer=str(file)).fingerprint not in marks
 
 
 @pytest.mark.clause("TRAIN-5", "TRAIN-2")

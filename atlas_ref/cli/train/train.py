@@ -172,10 +172,10 @@ def _run(
         raise ValueError("--rollback: belongs to --resume")
     drawn = _board(events)
     settings = of_options.settings(chosen, run.settings_of(out) if resume else None)
-    if rollback is not None:
-        checkpoint.roll_back(out, rollback)
-    own, moment = run.prepare(out, settings, resume=resume)
+    own, moment = run.prepare(out, settings, resume=resume, at_most=rollback)
     with drawn(moment.step) as written:  # which may refuse its folder, before a word is said
+        if rollback is not None:  # now that the run can go on
+            checkpoint.roll_back(out, moment.step)
         output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
         with (
             progress.stopping() as stopped,

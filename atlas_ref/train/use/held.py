@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from atlas_ref.train import data, sampler, text
 from atlas_ref.train.sampler import Corpus
-from atlas_ref.train.shards import SUFFIX
+from atlas_ref.train.shards import shards_of
 from atlas_ref.train.trained import Trained
 from atlas_ref.train.vocabulary import NAME
 
@@ -32,8 +32,9 @@ def corpus(
     """
     if not paths:
         return _held_out(own)
-    if shard := next((each for each in paths if each.endswith(SUFFIX)), None):
-        raise ValueError(f"{shard}: of Parquet shards the text that a run held out is read alone")
+    for path in paths:
+        if shard := next(iter(shards_of(path, only=only, skip=skip)), None):
+            raise ValueError(f"{shard}: of Parquet shards a run's held-out text is read alone")
     documents = text.documents(text.files_of(paths, only=only, skip=skip), limit=limit)
     if not documents:
         raise ValueError(f"{', '.join(paths)}: no text: every file is empty")

@@ -27,11 +27,14 @@ def test_the_text_is_what_is_named_or_what_the_run_held_out():
 def test_what_is_no_text_is_one_line(tmp_path):
     own = load(trained.model())
     (tmp_path / "empty").mkdir()
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "b.parquet").touch()
     (tmp_path / "empty" / "a.txt").touch()
     none = own._replace(settings=own.settings.replaced(text=own.settings.text.replaced(share=0.0)))
     for model, paths, message in (
         (own, [str(tmp_path / "empty")], "no text: every file is empty"),
         (own, ["a.parquet"], "a.parquet: of Parquet shards"),
+        (own, [str(tmp_path / "shards")], "b.parquet: of Parquet shards"),
         (own._replace(settings=None), [], "the model is of no run here"),
         (none, [], "the run held none out"),
     ):
