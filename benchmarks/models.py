@@ -9,8 +9,9 @@ MAG's blocks without memory, all under the causal convention of layers with keys
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
@@ -164,8 +165,17 @@ def _against_plain(name: str, process: Process, missing: str | None) -> Row:
         Spread.one() if timing is None else Spread.of(timing.ratio),
         None if bound is None else Target("at most", bound),
         relative_error(work(), step(name, kind=np.float64)()),
-        note="CPU time, one thread each",
+        note=f"CPU time, one thread each; {_rates(times, timing and timing.theirs)}",
     )
+
+
+def _rates(ours: Sequence[float], theirs: Sequence[float] | None) -> str:
+    """Tokens a second of steps, from the medians of their times."""
+    mine, others = (
+        "" if each is None else f"{BATCH * TOKENS / statistics.median(each):,.0f}"
+        for each in (ours, theirs)
+    )
+    return f"{mine} tokens a second" + (f", theirs {others}" if others else "")
 
 
 class _Peer(NamedTuple):
@@ -200,19 +210,21 @@ def _against_peer(process: Process, missing: str | None, peer: _Peer) -> Row:
     work = step(peer.ours)
     work()
     ours, ratio, theirs = timer(work, time.process_time), Spread.one(), Spread.one()
+    timing = None
     if missing is None:
         timing = alternated(ours, partial(process.cpu_seconds, "both"), samples=SAMPLES_OF_PEER)
         theirs = Spread.of(timing.theirs, 1e3)
         ratio = Spread.of([1.0 / each for each in timing.ratio])
+    times = [ours() for _ in range(3)] if timing is None else timing.ours
     return Row(
         f"{peer.ours}, training step, {SIZES}, T = {TOKENS}, float32",
         "ms",
-        Spread.of([ours() for _ in range(3)], 1e3),
+        Spread.of(times, 1e3),
         peer.theirs + ("" if missing is None else f": {missing}"),
         theirs,
         ratio,
         Target("at least", peer.bound),
-        note=f"CPU time, one thread each; {peer.note}",
+        note=f"CPU time, one thread each; {_rates(times, timing and timing.theirs)}; {peer.note}",
         meaning="times faster",
     )
 

@@ -30,19 +30,19 @@ from benchmarks import kept, ngrams
 
 #: What is learnt from, in words: where it lies is a matter of the machine.
 SOURCE = f"the standard library of Python {platform.python_version()}"
-ROWS, TOKENS, LONG, STEPS = 8, 256, 1024, 1270
+ROWS, TOKENS, LONG, STEPS = 4, 256, 1024, 2540
 #: Batches of the held-out rows, of `ROWS * TOKENS` tokens each.
-HELD = 64
+HELD = 128
 #: Orders of the n-grams.
 ORDERS = 6
 #: Steps after which a step is one of many, for its page faults.
 WARM = 20
 
 LMM = Model(model="lmm", kernel=1)
-MAG = Model(model="mag", kernel=1)
+MAG = Model(model="mag")
 ALONE = MAG.replaced(memory=False)
 
-#: Name of a case -> its model and the tokens of a row. No block has a convolution.
+#: Name of a case -> its model and the tokens of a row. MAG's memory has convolutions of four taps.
 CASES: dict[str, tuple[Model, int]] = {
     "LMM": (LMM, TOKENS),
     "MAG": (MAG, TOKENS),
@@ -69,7 +69,7 @@ def main(
     for seed in range(seeds):
         for name in cases or KEPT.order:
             settings = settings_of(name, seed)
-            told = _without_path(settings)
+            told = without_path(settings)
             if not anew and KEPT.has(name, seed, told):
                 continue
             work = partial(_counted if name == NGRAMS else _trained, settings)
@@ -83,12 +83,8 @@ def settings_of(name: str, seed: int) -> Settings:
     model, tokens = CASES["MAG" if name == NGRAMS else name]
     return Settings(
         model=model,
-        text=Text(
-            paths=(sysconfig.get_path("stdlib"),),
-            only=("*.py",),
-            skip=("site-packages", "test"),
-        ),
-        optimiser=Optimiser(rate=3e-3),
+        text=library(),
+        optimiser=Optimiser(name="muon", rate=2e-3, hidden_rate=0.01),
         rows=ROWS * TOKENS // tokens,
         tokens=tokens,
         steps=STEPS,
@@ -98,7 +94,14 @@ def settings_of(name: str, seed: int) -> Settings:
     )
 
 
-def _without_path(settings: Settings) -> dict[str, Any]:
+def library() -> Text:
+    """The text that models learn."""
+    return Text(
+        paths=(sysconfig.get_path("stdlib"),), only=("*.py",), skip=("site-packages", "test")
+    )
+
+
+def without_path(settings: Settings) -> dict[str, Any]:
     """Settings as they are kept: with words in place of a path."""
     found: dict[str, Any] = settings.model_dump(mode="json")
     return found | {"text": found["text"] | {"paths": [SOURCE]}}

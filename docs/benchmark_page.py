@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from docs import tables
+from docs import cells
 
 FIGURES = Path("build/bench")
 ROWS = FIGURES / "bench.json"
@@ -60,7 +60,7 @@ def _rows(run: dict[str, Any]) -> list[str]:
         for row in run["rows"]
     ]
     head = ("what", "ours", "reference", "its", "ratio (quartiles)", "error", "how")
-    return [f"{html.escape(machine)}\n", tables.table(head, rows)]
+    return [f"{html.escape(machine)}\n", cells.table(head, rows)]
 
 
 def _figure(value: float | None, unit: str) -> str:

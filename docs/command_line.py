@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from docs import tables
+from docs import cells, tables
 
 
 def page() -> str:
@@ -54,7 +54,7 @@ def _command(name: str, command: Any) -> str:
         for each in options
     ]
     text = f"## {name}\n\n{html.escape(' '.join((command.help or '').split()))}\n\n    {usage}\n\n"
-    return text + tables.table(("argument, option", "meaning", "default"), rows)
+    return text + cells.table(("argument, option", "meaning", "default"), rows)
 
 
 def _argument(argument: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from atlas_ref.conventions import (
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import RULES
-from docs import links
+from docs import links, run_tables
+from docs.cells import table
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
 
@@ -42,20 +43,6 @@ MEANINGS = {
 def filled(text: str, trace: Trace, page: str) -> str:
     """The page with every table it asks for."""
     return PLACE.sub(lambda match: TABLES[match[1]](trace, page), text)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a line break or a bar in a cell would end it."""
-    lines = [head, ["---"] * len(head), *rows]
-    return (
-        "\n".join(
-            "| "
-            + " | ".join(" ".join(str(cell).split()).replace("|", "&#124;") for cell in row)
-            + " |"
-            for row in lines
-        )
-        + "\n"
-    )
 
 
 def code(value: Any) -> str:
@@ -340,36 +327,6 @@ def _executed(evidence: Evidence) -> int:
     return len({test.id for test, _ in evidence.proved})
 
 
-def recall(trace: Trace, page: str) -> str:
-    """Lessons of associative recall by case and pairs, as `python -m benchmarks.recall` left them."""
-    runs = json.loads((ROOT / "benchmarks" / "recall.json").read_text())
-    found: dict[tuple[str, int], list[Any]] = {}
-    for run in runs:
-        for lesson in run["lessons"]:
-            found.setdefault((run["case"], lesson["pairs"]), []).append(lesson)
-    head = ("memory", "pairs", "steps", "accuracy", "seconds", "tokens a second")
-    rows = [(html.escape(case), str(pairs), *_lessons(of)) for (case, pairs), of in found.items()]
-    load = sorted(each for run in runs for each in run["load"])
-    first = runs[0]
-    machine = ", ".join(f"{name} {value}" for name, value in first["machine"].items())
-    said = (
-        "A cell has a number for each seed. float32, "
-        f"{first['threads']} thread; load of the machine {load[0]:g} to {load[-1]:g} while it ran; "
-        f"{machine}."
-    )
-    return f"{table(head, rows)}\n{html.escape(said)}\n"
-
-
-def _lessons(of: Sequence[Any]) -> tuple[str, ...]:
-    """Steps, accuracy, seconds and speed of the same lesson of several seeds."""
-    return (
-        ", ".join(f"{each['steps']}{'' if each['reached'] else ' (not reached)'}" for each in of),
-        ", ".join(f"{each['accuracy']:.3f}" for each in of),
-        ", ".join(f"{each['seconds']:.0f}" for each in of),
-        ", ".join("" if each["rate"] is None else f"{each['rate']:,.0f}" for each in of),
-    )
-
-
 TABLES: dict[str, Callable[[Trace, str], str]] = {
     each.__name__: each
     for each in (
@@ -385,6 +342,6 @@ TABLES: dict[str, Callable[[Trace, str], str]] = {
         errata,
         mutants,
         clauses,
-        recall,
+        *run_tables.TABLES,
     )
 }

@@ -18,7 +18,7 @@ from typing import Any
 import atlas_ref
 from atlas_ref.vectors.sets import manifest
 from atlas_ref.vectors.sets.manifest import Manifest, Vector
-from docs import links, tables
+from docs import cells, links, tables
 from docs.clauses.trace import Trace
 
 #: How a cell of a kill matrix is read.
@@ -140,7 +140,7 @@ def _index(root: Path, folder: str, listed: Manifest) -> str:
         "What other programs computed is "
         f"[here]({links.relative(PEERS_PAGE, f'{folder}/index.md')}).\n\n"
     )
-    text += tables.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
+    text += cells.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
     return text + _others(listed)
 
 
@@ -153,7 +153,7 @@ def _others(listed: Manifest) -> str:
     columns = ("file", "code", "what a message must name")
     large = [(tables.code(each.name), tables.code(each.rule)) for each in listed.large]
     return "".join(
-        f"\n## {title}\n\n{tables.table(names, rows)}"
+        f"\n## {title}\n\n{cells.table(names, rows)}"
         for title, names, rows in (
             ("Files that must be refused", columns, refused),
             ("Larger cases, as recipes", ("name", "rule"), large),
@@ -233,7 +233,7 @@ def _case(root: Path, path: str, file: str) -> str:
         for name, value in tensors.items()
     ]
     download = f"[{Path(file).name}]({file}) ({(root / path).stat().st_size:,} bytes)"
-    return f"{download}\n\n```json\n{header}\n```\n\n" + tables.table(
+    return f"{download}\n\n```json\n{header}\n```\n\n" + cells.table(
         ("tensor", "type", "shape"), rows
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from atlas_ref.train.probes.lessons import Lesson
 from benchmarks import recall
-from docs import tables
+from docs import run_tables
 
 pytestmark = pytest.mark.host("numbers of the host")
 
@@ -73,10 +73,9 @@ def test_the_table_has_a_row_for_each_case_and_number_of_pairs(file, monkeypatch
     recall.main(["delta", "delta without convolution"], seeds=2)
     runs = recall.KEPT.runs()
     runs[-1]["lessons"] = [lesson(4, steps=1000, reached=False, accuracy=0.1)._asdict()]
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks/recall.json").write_text(json.dumps(runs))
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    found = tables.recall(None, "associative_recall.md")  # type: ignore[arg-type]
+    (tmp_path / "recall.json").write_text(json.dumps(runs))
+    monkeypatch.setattr(run_tables, "BENCHMARKS", tmp_path)
+    found = run_tables.recall(None, "associative_recall.md")  # type: ignore[arg-type]
     lines = [line.strip("| ").split(" | ") for line in found.splitlines() if line[:1] == "|"]
     assert [line[:4] for line in lines[2:]] == [
         ["delta", "4", "25, 25", "0.960, 0.960"],

@@ -254,6 +254,29 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(asked, tmp_path):
     assert (out / last).read_bytes() == (whole / last).read_bytes()
 
 
+@pytest.mark.clause("TRAIN-14")
+def test_a_kill_between_the_last_checkpoint_and_the_removal_of_old_ones_leaves_none(
+    asked, tmp_path, monkeypatch
+):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    asked = asked.replaced(save_every=1, keep=2)
+    trained(whole, asked)
+    keep = checkpoint.keep
+
+    def dies(folder: Path, count: int) -> None:
+        if checkpoint.steps(folder)[0] == asked.steps:
+            raise KeyboardInterrupt
+        keep(folder, count)
+
+    monkeypatch.setattr(checkpoint, "keep", dies)
+    with pytest.raises(KeyboardInterrupt):
+        trained(out, asked)
+    assert len(checkpoint.steps(out)) == 3
+    monkeypatch.undo()
+    trained(out, asked, resume=True)
+    assert names(out) == names(whole)
+
+
 # -- kills -----------------------------------------------------------------------------------------
 
 
