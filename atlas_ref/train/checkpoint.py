@@ -38,6 +38,12 @@ NAMED = re.compile(r"step-(\d{8,})\.safetensors")
 #: What the names of tensors begin with.
 PARAMS, OPTIMISER, STATE = "params/", "optimiser/", "state"
 
+#: Settings that a run may change between two lives: where text lies, and what is told and kept.
+MAY_CHANGE = (
+    *("text.paths", "text.held_out", "text.tokenizer"),
+    *("evaluate_every", "evaluate_batches", "save_every", "keep", "log_every"),
+)
+
 
 class Last(NamedTuple):
     """The last whole checkpoint of a folder, as it was read.
@@ -117,7 +123,38 @@ def header_of(metadata: Mapping[str, str]) -> dict[str, Any]:
     return header
 
 
+def _refuse_other(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: str = "") -> None:
+    """Refuse settings with which another run would be learnt (TRAIN-7).
+
+    Where text lies may change, since its fingerprint tells; a setting that did not exist then too.
+    """
+    for name, value in ours.items():
+        place = f"{where}{name}"
+        if name not in theirs or place in MAY_CHANGE:
+            continue
+        if isinstance(value, dict):
+            _refuse_other(theirs[name], value, f"{place}.")
+        elif theirs[name] != value:
+            raise ValueError(
+                f"{place}: {shown(theirs[name])}, but the run has {shown(value)}; a run goes on "
+                "with the settings that it began with"
+            )
+
+
+def _like(found: Any, wanted: Any) -> bool:
+    """Whether a place in the data has the keys and kinds of another."""
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and found.keys() == wanted.keys()
+            and all(_like(found[name], each) for name, each in wanted.items())
+        )
+    return type(found) is type(wanted) and found >= 0
+
+
 def _moment(header: Mapping[str, Any], tensors: Mapping[str, Any], own: Task) -> Moment:
+    if not _like(header["place"], own.data.sampler.start()):
+        raise ValueError(f"place: {shown(header['place'])} is none of this text")
     params = params_of(own.config, tensors)
     state = header["state"]
     return Moment(
@@ -205,7 +242,7 @@ def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | No
     Args, Returns: as for `last`.
 
     Raises:
-        ValueError: no such checkpoint is whole, or it is of another text.
+        ValueError: no such checkpoint is whole, or it is of other settings or another text.
     """
     found = last(folder, at_most=at_most)
     if found is None:
@@ -213,6 +250,7 @@ def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | No
     try:
         if found.header["text"] != own.data.fingerprint:
             raise ValueError("the text is not that of the run: a file has changed, or is another")
+        _refuse_other(found.header["settings"], own.settings.model_dump(mode="json"))
         moment = _moment(found.header, found.tensors, own)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{found.path}: {error} is missing or wrong") from None
@@ -221,9 +259,12 @@ def newest(folder: Path, own: Task, *, at_most: int | None = None) -> Found | No
     return Found(moment, found.path, found.broken)
 
 
-def keep(folder: Path, count: int) -> None:
-    """Remove all checkpoints but the last ones (TRAIN-14)."""
-    for number in steps(folder)[count:]:
+def keep(folder: Path, count: int, step: int) -> None:
+    """Remove all checkpoints but the last ones up to a step (TRAIN-14).
+
+    Those after it were passed over, since they are not whole: they must not count.
+    """
+    for number in [each for each in steps(folder) if each <= step][count:]:
         _remove(folder / NAME.format(number))
 
 

@@ -5,6 +5,7 @@ Specified in specs/train.md (TRAIN-8).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.messages import first_problem, no_such
-from atlas_ref.models import atlas_mag, language_model
+from atlas_ref.models import atlas_mag, checkpoint, language_model
 from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, FeatureMap, Sketch
 from atlas_ref.rules import FAMILY, deep_memory, omega, titans_lmm
 from atlas_ref.train.settings import Model
@@ -61,6 +62,9 @@ KINDS = (
 #: Forms of a level in the order in which a rule takes the first that computes it.
 FORMS = ("exact", "chunkwise", "sequential")
 
+#: Most numbers of parameters: more is a slip, and no machine's.
+LARGEST = 2**33
+
 #: Settings that one kind of model has and the other has not.
 OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive")
 OF_BLOCKS = ("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel")
@@ -74,9 +78,18 @@ def model(settings: Model, vocabulary: int) -> language_model.Config:
     """
     make = _atlas_mag if settings.model == "atlas-mag" else _of_blocks
     try:
-        return make(settings, vocabulary)
+        found = make(settings, vocabulary)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
+    if (count := numbers(found)) > LARGEST:
+        raise ValueError(f"model: {count} numbers of parameters, at most {LARGEST} are trained")
+    return found
+
+
+def numbers(config: language_model.Config) -> int:
+    """Numbers of all parameters, from their shapes alone."""
+    shapes = [each.shape for each in checkpoint.needed_by(config).values()]
+    return sum(math.prod(each for each in shape if isinstance(each, int)) for shape in shapes)
 
 
 def takes_documents(config: language_model.Config) -> bool:

@@ -83,6 +83,9 @@ def prepare(
         _refuse_run(folder)
     own = loop.task(settings, data.load(settings))
     _make(folder)
+    for name in (LOG, MODEL):
+        with _named(folder / name):
+            files.writable(folder / name)
     checkpoint.clean(folder)
     if resume:
         found = checkpoint.newest(folder, own, at_most=at_most)
@@ -106,8 +109,15 @@ def _refuse_run(folder: Path) -> None:
 
 
 def _put(path: Path, data: bytes) -> None:
-    try:
+    with _named(path):
         files.write_bytes(path, data, durable=True)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Put the name of a file before an error."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -162,7 +172,7 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
         stopped = watcher.stopped()
         if number % s.save_every == 0 or number == s.steps or stopped:
             last, saved = checkpoint.save(folder, own, moment), number
-            checkpoint.keep(folder, s.keep)
+            checkpoint.keep(folder, s.keep, number)
             clock.skip()
         if stopped and number < s.steps:
             finished = False

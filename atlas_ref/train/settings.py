@@ -11,9 +11,11 @@ from pydantic import Field, model_validator
 
 from atlas_ref.types import Frozen
 
-#: Most of a size of a model or a batch: more is a slip, and no machine's.
-MOST = 2**20
+#: Most of a size of a model or a batch, and of the tokens of a batch: more is a slip, and no
+#: machine's.
+MOST, MOST_TOKENS = 2**20, 2**24
 Size = Annotated[int, Field(ge=1, le=MOST)]
+Few = Annotated[int, Field(ge=1, le=2**10)]
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Many = Annotated[int, Field(ge=1, le=2**53)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -41,13 +43,13 @@ class Model(Frozen):
     rule: str | None = None
     preset: str | None = None
     dim: Size = 128
-    layers: Size = 4
+    layers: Few = 4
     heads: Size = 4
     d_head: Size | None = None
     window: Size = 64
     persistent: Count = 0
     segment: Size = 16
-    kernel: Size = 4
+    kernel: Few = 4
     omega_window: Size | None = None
     omega_gate: bool = False
     poly_mode: Literal["off", "elementwise", "tensor"] = "off"
@@ -146,6 +148,12 @@ class Settings(Frozen):
     save_every: Many = 100
     keep: Many = 5
     log_every: Many = 1
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (count := self.rows * self.tokens) > MOST_TOKENS:
+            raise ValueError(f"tokens: {count} in a batch, at most {MOST_TOKENS} are taken")
+        return self
 
     @property
     def carried(self) -> bool:

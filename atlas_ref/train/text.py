@@ -65,6 +65,8 @@ def files_of(
     for path in paths:
         place = Path(path)
         try:
+            if not path:
+                raise ValueError("a path is empty, a file or folder of text is needed")
             inside = place.is_dir()
             new = list(_inside(place, only, skip)) if inside else [_itself(place)]
         except OSError as error:

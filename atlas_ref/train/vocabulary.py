@@ -78,6 +78,8 @@ def vocabulary(path: str | None) -> Vocabulary:
         return Bytes()
     try:
         text = files.read_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a tokenizer: it is no UTF-8") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     try:

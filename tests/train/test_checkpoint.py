@@ -19,7 +19,7 @@ from atlas_ref.train import checkpoint, data, loop, run, states
 from atlas_ref.train import trained as trained_model
 from atlas_ref.train.settings import Model, Optimiser
 from atlas_ref.types import same_bits
-from tests.support.training import library, log_of, settings, trained
+from tests.support.training import TINY, library, log_of, settings, trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -191,6 +191,75 @@ def test_a_folder_with_a_run_and_text_that_changed_are_refused(asked, tmp_path):
     (out / run.SETTINGS).unlink()
     with pytest.raises(ValueError, match=r"has checkpoints of a run, but no run\.json"):
         run.prepare(out, asked)
+
+
+@pytest.mark.clause("TRAIN-7")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 5}, "seed: 0, but the run has 5"),
+        ({"steps": 12}, "steps: 6, but the run has 12"),
+        (
+            {"optimiser": Optimiser(rate=0.5, warmup=2)},
+            r"optimiser\.rate: 0\.01, but the run has 0",
+        ),
+        ({"model": TINY.replaced(dim=16)}, r"model\.dim: 8, but the run has 16"),
+    ],
+)
+def test_a_run_does_not_go_on_with_settings_of_another(changes, message, asked, tmp_path):
+    """A file of settings that was edited: half of the run would be of the one, half of the other."""
+    out = tmp_path / "out"
+    trained(out, asked)
+    with pytest.raises(ValueError, match=rf"step-00000006\.safetensors: {message}"):
+        run.prepare(out, asked.replaced(**changes), resume=True)
+
+
+@pytest.mark.clause("TRAIN-7")
+def test_a_run_goes_on_where_its_text_was_moved_and_other_checkpoints_are_kept(asked, tmp_path):
+    out = tmp_path / "out"
+    trained(out, asked)
+    (tmp_path / "other").mkdir()
+    moved = (tmp_path / "text").rename(tmp_path / "other" / "text")
+    place = asked.text.replaced(paths=(str(moved),))
+    _, moment = run.prepare(out, asked.replaced(text=place, keep=1, save_every=1), resume=True)
+    assert moment.step == 6
+
+
+@pytest.mark.clause("TRAIN-13")
+@pytest.mark.parametrize(
+    "place",
+    [None, {}, {"batch": "x", "places": {"data": {}}}, {"batch": -1, "places": {"data": {}}}],
+)
+def test_a_place_that_is_none_of_the_text_is_refused(place, asked, tmp_path):
+    out = tmp_path / "out"
+    last = trained(out, asked).path
+    metadata, tensors = files.read(last)
+    header = json.loads(metadata[checkpoint.KEY]) | {"place": place}
+    files.write(last, {checkpoint.KEY: json.dumps(header)}, tensors)
+    with pytest.raises(ValueError, match=r"step-00000006\.safetensors: place: .* is none of this"):
+        run.prepare(out, asked, resume=True)
+
+
+@pytest.mark.clause("TRAIN-14")
+def test_a_checkpoint_that_is_not_whole_counts_for_none_that_is_kept(asked, tmp_path):
+    """A run that goes on before it saves on its way to it, and must not keep the broken one alone."""
+    out = tmp_path / "out"
+    trained(out, asked)
+    (out / "step-00000006.safetensors").write_bytes(b"cut short")
+    own, moment = run.prepare(out, asked.replaced(keep=1), resume=True)
+    run.run(out, own, moment, run.Watcher(stopped=lambda: True))
+    assert checkpoint.steps(out) == [6, 5]
+    assert checkpoint.newest(out, own).moment.step == 5
+
+
+@pytest.mark.clause("TRAIN-15")
+@pytest.mark.parametrize("name", [run.LOG, run.MODEL])
+def test_a_run_that_cannot_write_its_files_does_not_begin(name, asked, tmp_path):
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match=rf"{name}: is a folder, a file name is needed"):
+        run.prepare(out, asked)
+    assert names(out) == [name]
 
 
 @pytest.mark.clause("TRAIN-10", "TRAIN-12")

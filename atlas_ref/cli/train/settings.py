@@ -72,6 +72,12 @@ def settings(given: Mapping[str, Any], before: Any = None) -> Any:
         (nested.setdefault(outer[0], {}) if outer else nested)[last] = value
     if "text" not in nested or not nested["text"].get("paths"):
         raise ValueError("--data: files or folders of text are needed")
+    for name, value in given.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            place = ".".join(PLACES[name])
+            raise ValueError(f"{place}: {shown(value)}, a name in UTF-8 is needed") from None
     try:
         return Settings.model_validate_json(json.dumps(nested))
     except ValidationError as error:

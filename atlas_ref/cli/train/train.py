@@ -151,11 +151,14 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
 def _weights(text: str) -> list[float]:
     """Numbers between commas, or between blanks as `name:0.4`, of which the names are dropped."""
     try:
-        return [float(part.rpartition(":")[2]) for part in text.replace(",", " ").split()]
+        found = [float(part.rpartition(":")[2]) for part in text.replace(",", " ").split()]
     except ValueError:
+        found = []
+    if not found:
         raise ValueError(
             f"--weights: numbers between commas are needed, as in 0.4,0.5,0.1, found {text!r}"
-        ) from None
+        )
+    return found
 
 
 def _run(
