@@ -13,7 +13,7 @@ from tape import ops
 from tape.nested import flatten
 from tests.support.close import assert_close, assert_differs, reordered
 from tests.support.directions import check_directions
-from tests.support.tnt import D_OUT, MODULES, T, Setup, ordinary, setup
+from tests.support.tnt import D_OUT, MODULES, Setup, T, ordinary, setup
 from tests.truth import tnt_loops as loops
 
 LOOPS = reordered(T)

@@ -43,8 +43,18 @@ class Setup(NamedTuple):
     leaves: Arrays
 
     def params(self, leaves: Arrays | None = None) -> tnt.Params:
-        first = (self.leaves if leaves is None else leaves)["first"]
-        return tnt.Params(memories=tuple(tnt.Initial(M=M) for M in first))
+        leaves = self.leaves if leaves is None else leaves
+        made = [{"M": M} for M in leaves["first"]]
+        for name in ("S", "W_QK"):
+            for place, value in zip(self.local_places, leaves.get(name, []), strict=False):
+                made[place][name] = value
+        return tnt.Params(memories=tuple(tnt.Initial(**each) for each in made))
+
+    @property
+    def local_places(self) -> range:
+        """Numbers of the local memories."""
+        count = len(self.config.memories)
+        return range(count - len(self.config.local_memories), count)
 
     def tokens(self, leaves: Arrays | None = None) -> Any:
         each = (self.leaves if leaves is None else leaves)["tokens"]
@@ -66,15 +76,16 @@ class Setup(NamedTuple):
             named = dict(leaves["tokens"][i if len(leaves["tokens"]) > 1 else 0])
             named["weights"] = named.pop("window_weights", None)
             shard = None if isinstance(memory, tnt.Global) else memory.shard
+            S0 = leaves["S"][i - self.local_places[0]] if shard and "S" in leaves else None
             found.append(
-                loops.Memory(loops.Inputs(**named), leaves["first"][i], memory.span, shard)
+                loops.Memory(loops.Inputs(**named), leaves["first"][i], memory.span, shard, S0)
             )
         return found
 
 
-def rule_config(rule: str, **convention: Any) -> Any:
+def rule_config(rule: str, *, d_in: int = D_IN, **convention: Any) -> Any:
     """Settings of a rule with given gates."""
-    sizes: dict[str, Any] = {"d_in": D_IN, "d_out": D_OUT}
+    sizes: dict[str, Any] = {"d_in": d_in, "d_out": D_OUT}
     if rule == "omega":
         sizes["window"] = WINDOW
         convention = {"newton_schulz": "none", **convention}
