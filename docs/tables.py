@@ -36,7 +36,7 @@ MEANINGS = {
     "exact": "the form computes the rule itself",
     "frozen": "the form computes the rule whose residuals are taken under a frozen or a zero reference",
     "not defined": "the rule has no such form",
-    "later": "not yet supported; asking for it is refused",
+    "apart": "several memories, with a function of their own; asking for it as a form is refused",
 }
 
 

@@ -80,7 +80,7 @@ def forms(as_json: Json = False) -> int:
     meanings = [
         ("exact", "the rule itself"),
         ("frozen", "the rule under a frozen or a zero reference"),
-        ("later", "not yet supported"),
+        ("apart", "several memories, with a function of their own"),
     ]
     output.emit_rich(
         output.table("support", ("form", *RULES), rows),

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from atlas_ref.conventions import Convention
 from atlas_ref.rules import RULES, Rule
 
-Status = Literal["exact", "frozen", "not defined", "later"]
+Status = Literal["exact", "frozen", "not defined", "apart"]
 
 
 def _family(status: Callable[[Rule], Status]) -> dict[str, Status]:
@@ -32,7 +32,7 @@ SUPPORT: dict[str, dict[str, Status]] = {
     "scan": _EXACT,
     "atlas_parallel": _FROZEN,
     "kernel": _EXACT,
-    "tnt": dict.fromkeys(RULES, "later"),
+    "tnt": dict.fromkeys(RULES, "apart"),
 }
 FORMS = tuple(SUPPORT)
 
@@ -104,10 +104,10 @@ def refusal(rule: str, convention: Convention, form: str) -> str | None:
     if form not in FORMS:
         return f"form: {form!r} is not one of {', '.join(FORMS)}"
     status = SUPPORT[form][rule]
-    if status in ("not defined", "later"):
-        return (
-            f"form {form}: {'not yet supported' if status == 'later' else status} for rule {rule}"
-        )
+    if status == "not defined":
+        return f"form {form}: not defined for rule {rule}"
+    if status == "apart":
+        return f"form {form}: several memories and no form of one; use atlas_ref.forms.{form}.run"
     for condition in CONDITIONS:
         if form in condition.forms and condition.breaks(rule, convention):
             return f"form {form}: {condition.reason}"

@@ -40,7 +40,7 @@ def test_every_subject_is_planned_at_every_size() -> None:
 
 def test_every_form_that_computes_something_is_planned() -> None:
     forms = {each.form for subject in plan.SUBJECTS for each in subject.candidates if each.ours}
-    assert forms == set(support.SUPPORT) - {"tnt"}  # which is not supported yet
+    assert forms == set(support.SUPPORT) - {"tnt"}  # which is no form of one memory
 
 
 def test_every_form_that_is_planned_computes_its_rule() -> None:

@@ -1,0 +1,236 @@
+"""Queries of a local memory moved onto the keys of their range, without a matrix for each token.
+
+    q'_t = sum_tau k_tau (k_tau . q_t) / |k_tau|^2          tau in the range of t, tau <= t
+
+Linear attention whose values are the keys: scores inside a block of tokens, one matrix from block
+to block. Specified in specs/tnt.md (TNT-7 to TNT-10).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.engine.associative_scan import scan
+from atlas_ref.forms.tnt.config import Local, Projection
+from atlas_ref.forms.tnt.state import Initial, Keys
+from atlas_ref.types import Array
+from tape import ops
+
+#: Tokens of a block: fewer waste fewer scores, more mean fewer matrices.
+BLOCK = 64
+
+
+def projected(
+    local: Local, initial: Initial, k: Array, q: Array, keys: Keys, position: int
+) -> tuple[Keys, Array]:
+    """The queries P_t q_t of a call, and what the next call needs of its keys (TNT-7).
+
+    Args:
+        k, q (..., T, d): raw keys and queries, before norms and feature map.
+        keys: of earlier calls.
+        position: of the first token in its document.
+
+    Returns:
+        keys after the last token, queries (..., T, d).
+    """
+    projection = local.projection
+    if projection.kind == "none":
+        return keys, q
+    if projection.kind == "learned":
+        return keys, q @ ops.swapaxes(initial.W_QK, -1, -2)
+    if projection.range == "window":
+        return _windowed(projection, k, q, keys)
+    ranges = range_starts(local, position - 1 + np.arange(k.shape[-2] + 1))
+    if projection.kind == "orthogonal":
+        total, rows = _orthogonal(projection, k, keys.total, ranges)
+        moved, _ = _summed(projection, rows, q, keys.total, ranges)
+        return _keys(total=total), moved
+    if projection.norm == "per_key":
+        k = unit(k)
+    moved, total = _summed(projection, k, q, keys.total, ranges)
+    if projection.norm != "sum_of_norms":
+        return _keys(total=total), moved
+    squares = ops.sum(k * k, axis=-1, keepdims=True)
+    first = ops.expand_dims(ops.expand_dims(keys.size, -1), -1)
+    size, last = _sizes(projection, squares, first, ranges)
+    return _keys(total=total, size=last[..., 0, 0]), _divided(moved, size)
+
+
+def _keys(*, total: Array = None, size: Array = None, rows: Array = None) -> Keys:
+    """What the next call needs, as arrays that were checked."""
+    return Keys.trusted(total=total, size=size, rows=rows)
+
+
+def range_starts(local: Local, positions: Any) -> Any:
+    """Number of the first token of each token's range: tokens of one range share it (TNT-8)."""
+    if local.projection.range == "sequence":
+        return np.zeros_like(positions)
+    in_shard = positions % local.shard
+    if local.projection.range == "shard":
+        return positions - in_shard
+    from_start = in_shard if local.chunk_origin == "shard" else positions
+    return positions - from_start % local.span
+
+
+def unit(k: Array) -> Array:
+    """k / |k|, and 0 for a zero key, which contributes nothing (TNT-9).
+
+    A key is first divided by a power of two near its largest entry, so that no square overflows or
+    vanishes; the quotient does not depend on it.
+    """
+    bare = np.abs(np.real(ops.stop_gradient(k)))
+    top = np.max(bare, axis=-1, keepdims=True)
+    present = top > 0
+    scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
+    k = k * scale.astype(bare.dtype)
+    squares = ops.sum(k * k, axis=-1, keepdims=True)
+    return ops.where(present, k / ops.sqrt(ops.where(present, squares, 1.0)), 0.0)
+
+
+def _divided(moved: Array, size: Array) -> Array:
+    """Queries over the sum of squared norms; 0 where no key has one (TNT-9)."""
+    present = np.real(ops.stop_gradient(size)) > 0
+    return ops.where(present, moved / ops.where(present, size, 1.0), 0.0)
+
+
+# -- sums over a range -----------------------------------------------------------------------------
+
+
+class _Blocks:
+    """A grid of blocks over the tokens of a call, whatever their ranges.
+
+    Attributes:
+        inside (n, B, B): whether a query meets a key of its own block.
+        meets (n, B, 1): whether a query meets what its block entered with.
+        adds (n, B, 1): whether a key belongs to what its block leaves with.
+        keeps (n, 1, 1): 1 where what a block leaves with holds what it entered with, else 0.
+    """
+
+    def __init__(self, projection: Projection, ranges: Any) -> None:
+        self.T = len(ranges) - 1
+        self.B = min(BLOCK, self.T)
+        self.n = -(-self.T // self.B)
+        padded = np.concatenate([ranges, np.full(self.n * self.B - self.T, ranges[-1])])
+        own = padded[1:].reshape(self.n, self.B)
+        entered, left = padded[: -1 : self.B, None], own[:, -1:]
+        order = np.tri(self.B, k=0 if projection.own == "inclusive" else -1, dtype=bool)
+        self.inside = (own[:, :, None] == own[:, None, :]) & order
+        self.meets = (own == entered)[..., None]
+        self.adds = (own == left)[..., None]
+        self.keeps = (left == entered).astype(np.float64)[..., None]
+
+    def cut(self, x: Array) -> Array:
+        """(..., T, d) as blocks (..., n, B, d), zeros at the end."""
+        missing = self.n * self.B - self.T
+        if missing:
+            zeros = ops.zeros_like(x, shape=(*x.shape[:-2], missing, x.shape[-1]))
+            x = ops.concatenate([x, zeros], axis=-2)
+        return ops.reshape(x, (*x.shape[:-2], self.n, self.B, x.shape[-1]))
+
+    def joined(self, x: Array) -> Array:
+        """Blocks (..., n, B, d) as (..., T, d)."""
+        *leading, n, B, d = x.shape
+        return ops.reshape(x, (*leading, n * B, d))[..., : self.T, :]
+
+    def carried(self, added: Array, first: Array) -> tuple[Array | None, Array]:
+        """What each block enters with, None where no query meets it, and what the last leaves with.
+
+        Args:
+            added (..., n, a, b): of each block. first (..., a, b): before the first.
+        """
+        after = scan(
+            self.keeps.astype(np.real(ops.stop_gradient(added)).dtype),
+            added,
+            axis=-3,
+            initial=first,
+        )
+        if not self.meets.any():
+            return None, after[..., -1, :, :]
+        before = ops.concatenate([ops.expand_dims(first, -3), after[..., :-1, :, :]], axis=-3)
+        return before, after[..., -1, :, :]
+
+
+def _summed(
+    projection: Projection, k: Array, q: Array, first: Array, ranges: Any
+) -> tuple[Array, Array]:
+    """sum k (k . q) over the range of each query, and the sum of k k^T after the last (TNT-10).
+
+    A key that a query does not meet is left out before its product, whatever its size.
+    """
+    blocks = _Blocks(projection, ranges)
+    K, Q = blocks.cut(k), blocks.cut(q)
+    moved = ops.where(blocks.inside, Q @ ops.swapaxes(K, -1, -2), 0.0) @ K
+    kept = ops.where(blocks.adds, K, 0.0)
+    before, last = blocks.carried(ops.swapaxes(kept, -1, -2) @ kept, first)
+    if before is not None:
+        moved = moved + ops.where(blocks.meets, Q, 0.0) @ before
+    return blocks.joined(moved), last
+
+
+def _sizes(
+    projection: Projection, squares: Array, first: Array, ranges: Any
+) -> tuple[Array, Array]:
+    """Sums of squared norms (..., T, 1) over the range of each query, and the one after the last."""
+    blocks = _Blocks(projection, ranges)
+    s = blocks.cut(squares)
+    size = ops.sum(ops.where(blocks.inside, ops.swapaxes(s, -1, -2), 0.0), axis=-1, keepdims=True)
+    added = ops.sum(ops.where(blocks.adds, s, 0.0), axis=-2, keepdims=True)
+    before, last = blocks.carried(added, first)
+    if before is not None:
+        size = size + ops.where(blocks.meets, before, 0.0)
+    return blocks.joined(size), last
+
+
+def _windowed(projection: Projection, k: Array, q: Array, keys: Keys) -> tuple[Keys, Array]:
+    """Queries over the last keys of the document, block by block (TNT-8)."""
+    newest = 0 if projection.own == "inclusive" else 1
+    reach = int(projection.window or 1) - 1 + newest
+    rows = ops.concatenate([keys.rows, k], axis=-2)
+    n, T = rows.shape[-2] - k.shape[-2], k.shape[-2]
+    used = unit(rows) if projection.norm == "per_key" else rows
+    pieces = []
+    for low in range(0, T, BLOCK):
+        high = min(low + BLOCK, T)
+        place = slice(max(0, n + low - reach), n + high)
+        lag = np.arange(n + low, n + high)[:, None] - np.arange(place.start, place.stop)
+        seen = (lag >= newest) & (lag <= reach)
+        K = used[..., place, :]
+        scores = ops.where(seen, q[..., low:high, :] @ ops.swapaxes(K, -1, -2), 0.0)
+        moved = scores @ K
+        if projection.norm == "sum_of_norms":
+            squares = ops.expand_dims(ops.sum(K * K, axis=-1), -2)
+            size = ops.sum(ops.where(seen, squares, 0.0), axis=-1, keepdims=True)
+            moved = _divided(moved, size)
+        pieces.append(moved)
+    held = slice(max(0, n + T - reach), n + T)
+    y = pieces[0] if len(pieces) == 1 else ops.concatenate(pieces, axis=-2)
+    return _keys(rows=ops.concatenate([rows[..., held, :]], axis=-2)), y
+
+
+def _orthogonal(projection: Projection, k: Array, first: Array, ranges: Any) -> tuple[Array, Array]:
+    """The projector after the last token, and the unit rest of each key, 0 for a dependent one.
+
+    Gram-Schmidt token by token, each key freed twice of what the keys before it span (TNT-7).
+
+    Returns:
+        (..., d, d), (..., T, d).
+    """
+    total, rows = first, []
+    for t in range(k.shape[-2]):
+        if ranges[t + 1] != ranges[t]:
+            total = ops.zeros_like(total)
+        key = unit(k[..., t, :])
+        rest = key - _times(total, key)
+        rest = rest - _times(total, rest)
+        length = np.real(ops.stop_gradient(ops.sum(rest * rest, axis=-1, keepdims=True)))
+        free = length > projection.dependent**2
+        row = ops.where(free, unit(ops.where(free, rest, 1.0)), 0.0)
+        total = total + ops.outer(row, row)
+        rows.append(row)
+    return total, ops.stack(rows, axis=-2)
+
+
+def _times(matrix: Array, x: Array) -> Array:
+    return (matrix @ ops.expand_dims(x, -1))[..., 0]
