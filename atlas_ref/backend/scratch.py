@@ -8,6 +8,7 @@ at once. A block per thread.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import math
 import threading
@@ -24,6 +25,7 @@ PAGE = 4096  # bytes after which entries share a set of the first cache
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
 FREED = 2**25 - 2**16  # bytes of the largest block whose freeing raises glibc's threshold
 SPARE = 2  # spare blocks kept for other arenas
+TRIM_THRESHOLD, TRIM = -1, 2**30  # of glibc's mallopt: the free end of its heap that it keeps
 
 
 def _keep_freed_pages(size: int) -> None:
@@ -39,8 +41,16 @@ def _keep_freed_pages(size: int) -> None:
 
 @functools.cache
 def keep_freed_pages() -> None:
-    """The same for a call whose results are many small arrays, once a process."""
+    """The same for a call whose results are many small arrays, once a process.
+
+    By itself glibc keeps 64 MB at most, whatever was freed, and a step of training frees more.
+    """
     _keep_freed_pages(FREED)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return  # another library of C
+    mallopt(TRIM_THRESHOLD, TRIM)
 
 
 class Arena:
