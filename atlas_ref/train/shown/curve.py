@@ -61,8 +61,10 @@ def curve(folder: Path) -> Curve:
                 for unit, (key, _) in UNITS.items()
             },
         )
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise ValueError(f"{path}: a line has no {error}") from None
+    except (TypeError, OverflowError):
+        raise ValueError(f"{path}: a line has something else where a number is needed") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
