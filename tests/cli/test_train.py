@@ -151,6 +151,23 @@ def _small(text):
 
 
 @pytest.mark.clause("TRAIN-17")
+@pytest.mark.parametrize("name", ["_hidden", "a $x_ b$", "\x1b[31m", "n\udcffx", "\u65e5\u672c"])
+def test_a_picture_names_every_run(name, cli, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra figures")
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "log.jsonl").write_text(
+        '{"step": 1, "tokens": 2, "loss": 3.0, "bits_per_byte": 4.0}\n'
+    )
+    ran = cli("plot", folder, "-o", tmp_path / "a.svg")
+    assert (ran.code, ran.err) == (0, f"wrote {tmp_path / 'a.svg'}\n")
+    shown = name.encode("unicode_escape").decode() if not name.isprintable() else name
+    assert f"<!-- {shown} -->" in (tmp_path / "a.svg").read_text().replace(r"\$", "$").replace(
+        "<!--  _", "<!-- _"
+    )
+
+
+@pytest.mark.clause("TRAIN-17")
 def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
     for words, message in (
         ((tmp_path, "-o", tmp_path / "a.png"), "log.jsonl: no log of a run"),
