@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from atlas_ref.cli import output
@@ -166,6 +167,16 @@ def test_what_cannot_be_generated_is_one_line(cli, tmp_path):
         ran = cli(*words, *more)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), (more, ran)
         assert message in ran.err, ran.err
+
+
+@pytest.mark.clause("EVAL-7")
+def test_logits_that_are_not_finite_are_one_line(cli, tmp_path):
+    config, params = models.load(trained.model())
+    wild = params.replaced(head=np.sign(params.head) * np.float32(3e38))
+    models.save(tmp_path / "wild.safetensors", config, wild)
+    ran = cli("generate", tmp_path / "wild.safetensors", "-p", "memory")
+    want = "atlas-ref: logits: the largest of each row must be finite\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", want)
 
 
 @pytest.mark.clause("EVAL-8")

@@ -78,12 +78,18 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, text, tmp_path):
         (("--data", tmp_path / "none"), "none: no such file or folder"),
         (("--data", tmp_path / "empty"), "empty: is empty"),
         (("--data", tmp_path / ("x" * 300)), "x: (no such file|cannot be read)"),
+        (("--data", ""), "a path is empty, a file or folder of text is needed"),
+        (("--data", "\udcff"), r"text.paths: \['\\udcff'\], a name in UTF-8 is needed"),
         (("--data", text, "--seq-len", 5000), "a row needs 5001"),
+        (("--data", text, "--batch-size", 2**17), "tokens: 33554432 in a batch, at most 16777216"),
+        (("--data", text, "--layers", 2**20), "model.layers: must be at most 1024"),
+        (("--data", text, "--dim", 2**20), "model: 74767475758464 numbers of parameters, at most"),
         ((), "--data: files or folders of text are needed"),
         (("--data", text, "--model", "gru"), "model.model: must be 'mag'"),
         (("--data", text, "--arch", "mal"), "--arch: belongs to --model titans or omeganet"),
         (("--data", text, "--rollback", 2), "--rollback: belongs to --resume"),
         (("--data", text, "--weights", "x"), "--weights: numbers between commas"),
+        (("--data", text, "--weights", ""), "--weights: numbers between commas"),
         (("--resume",), "run.json: no such file"),
     ):
         ran = cli("train", "--out", tmp_path / "new", *words)
@@ -145,6 +151,23 @@ def _small(text):
 
 
 @pytest.mark.clause("TRAIN-17")
+@pytest.mark.parametrize("name", ["_hidden", "a $x_ b$", "\x1b[31m", "n\udcffx", "\u65e5\u672c"])
+def test_a_picture_names_every_run(name, cli, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra figures")
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "log.jsonl").write_text(
+        '{"step": 1, "tokens": 2, "loss": 3.0, "bits_per_byte": 4.0}\n'
+    )
+    ran = cli("plot", folder, "-o", tmp_path / "a.svg")
+    assert (ran.code, ran.err) == (0, f"wrote {tmp_path / 'a.svg'}\n")
+    shown = name.encode("unicode_escape").decode() if not name.isprintable() else name
+    assert f"<!-- {shown} -->" in (tmp_path / "a.svg").read_text().replace(r"\$", "$").replace(
+        "<!--  _", "<!-- _"
+    )
+
+
+@pytest.mark.clause("TRAIN-17")
 def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
     for words, message in (
         ((tmp_path, "-o", tmp_path / "a.png"), "log.jsonl: no log of a run"),
@@ -156,6 +179,12 @@ def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
     (tmp_path / "log.jsonl").write_text(
         json.dumps({"step": 1, "tokens": 2, "loss": 3.0, "bits_per_byte": 4.0}) + "\n"
     )
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "log.jsonl").write_text(
+        '{"step": 1, "tokens": null, "loss": 3.0, "bits_per_byte": 4.0}\n'
+    )
+    ran = cli("plot", tmp_path / "none", "-o", tmp_path / "a.png")
+    assert (ran.code, "log.jsonl: a line has something else where a number" in ran.err) == (2, True)
     for words, message in (
         (("-o", tmp_path / "a.gif"), "a picture ends in .png or .svg"),
         (("-o", tmp_path / "a.png", "--unit", "bit"), "did you mean bits"),

@@ -35,10 +35,7 @@ def refuse(out: Path) -> None:
 
 def draw(out: Path, curves: list[tuple[Settings, int, tuple[Point, ...]]]) -> None:
     """Write both readings of recall, each curve with its limit and its expectation."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
-
-    from atlas_ref.storage.files import write_bytes
 
     figure = Figure(figsize=(11.0, 5.2), dpi=130, layout="constrained")
     axes = figure.subplots(1, 2)
@@ -55,11 +52,29 @@ def draw(out: Path, curves: list[tuple[Settings, int, tuple[Point, ...]]]) -> No
         ax.plot(ends, ends, color="#999999", linewidth=0.8, linestyle=":", label="all")
     handles, words = axes[0].get_legend_handles_labels()
     figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    save(out, figure, "capacity")
+
+
+def save(out: Path, figure: Any, name: str) -> None:
+    """Write a figure, with the same bytes each time.
+
+    Args:
+        name: of the probe, from which names inside an SVG come.
+
+    Raises:
+        ValueError: names the file that cannot be written.
+    """
+    from matplotlib import rc_context
+
+    from atlas_ref.cli.models.files import named
+    from atlas_ref.storage.files import write_bytes
+
     kind, stream = out.suffix.lower().removeprefix("."), io.BytesIO()
     date: dict[str, Any] = {"Date": None} if kind == "svg" else {}
-    with rc_context({"svg.hashsalt": "capacity", "svg.fonttype": "none"}):
+    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         figure.savefig(stream, format=kind, metadata=date)
-    write_bytes(out, stream.getvalue())
+    with named(out):
+        write_bytes(out, stream.getvalue())
 
 
 def _line(axes: Any, place: int, name: str, limit: int, points: tuple[Point, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,9 @@ def draw(out: Path, cells: tuple[Cell, ...]) -> None:
     """Write two maps, exact answers and nats that the needle gains; a frame where attention alone
     leads to it.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from atlas_ref.storage.files import write_bytes
+    from atlas_ref.cli.probe.figure import save
 
     lengths = list(dict.fromkeys(cell.length for cell in cells))
     depths = list(dict.fromkeys(cell.depth for cell in cells))
@@ -33,11 +31,7 @@ def draw(out: Path, cells: tuple[Cell, ...]) -> None:
         ("gain", "nats a token that the needle saves", "{:.2f}"),
     )
     figure.suptitle("framed: within reach of attention alone", fontsize=9)
-    kind, stream = out.suffix.lower().removeprefix("."), io.BytesIO()
-    date: dict[str, Any] = {"Date": None} if kind == "svg" else {}
-    with rc_context({"svg.hashsalt": "needle", "svg.fonttype": "none"}):
-        figure.savefig(stream, format=kind, metadata=date)
-    write_bytes(out, stream.getvalue())
+    save(out, figure, "needle")
 
 
 def _map(

@@ -31,6 +31,9 @@ Length = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+#: Numbers of the largest array that is made.
+LARGEST = 2**28
+
 #: The best matrix for the pairs, which no rule with a matrix can pass (PROBE-4).
 LEAST_SQUARES = "least_squares"
 #: What is written and read back: each rule, and the ceiling.
@@ -169,6 +172,24 @@ def pairs(settings: Settings, count: int, seeds: Iterable[int]) -> tuple[Array, 
     return (unit if settings.keys == "unit" else free), values
 
 
+def check_size(settings: Settings, count: int, draws: int) -> None:
+    """Refuse what no memory holds, before anything is drawn (PROBE-2).
+
+    Raises:
+        ValueError: an array would be too large, of all keys, scores or memories.
+    """
+    check_count("count", count)
+    width, window = settings.width(), 1
+    if settings.memory != LEAST_SQUARES and settings.rule.in_family:
+        window = settings.rule.window(settings.config(max(count, 1)))
+    numbers = draws * max(count * max(window * width, settings.d_v, count), width * settings.d_v)
+    if numbers > LARGEST:
+        raise ValueError(
+            f"pairs: {count} of {draws} draws, with keys of {width} columns and a window of "
+            f"{window}, need an array of {numbers} numbers, at most {LARGEST} are made"
+        )
+
+
 def lifted(settings: Settings, keys: Array, *, seed: int = 0) -> Array:
     """phi of keys, of length 1 where keys are (PROBE-1, PHI-1): (S, N, d_phi)."""
     tensors = feature_maps.init(
@@ -212,6 +233,7 @@ def measure(settings: Settings, count: int, seeds: Iterable[int] = (0,)) -> Reca
         ValueError: settings, a count or seeds that contradict the rule or each other.
     """
     seeds = tuple(seeds)
+    check_size(settings, count, len(seeds))
     keys, values = pairs(settings, count, seeds)
     phi = lifted(settings, keys, seed=seeds[0])
     return recalled(_reads(settings, phi, values, seeds[0]), values, bound=settings.bound)

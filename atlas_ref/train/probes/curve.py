@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.train.probes import limits
-from atlas_ref.train.probes.capacity import Settings, measure
+from atlas_ref.train.probes.capacity import Settings, check_size, measure
 
 
 class Point(NamedTuple):
@@ -54,6 +54,8 @@ def curve(
     Raises:
         ValueError: as `capacity.measure`.
     """
+    for count in counts:
+        check_size(settings, count, len(seeds))
     points = []
     for done, count in enumerate(counts):
         progress("pairs", done, len(counts))

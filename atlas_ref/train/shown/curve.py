@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,8 +62,10 @@ def curve(folder: Path) -> Curve:
                 for unit, (key, _) in UNITS.items()
             },
         )
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise ValueError(f"{path}: a line has no {error}") from None
+    except (TypeError, OverflowError):
+        raise ValueError(f"{path}: a line has something else where a number is needed") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -97,7 +100,8 @@ def _picture(curves: Sequence[Curve], unit: str, kind: str) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for each in curves:
-        (line,) = axes.plot(each.tokens, each.values[unit], lw=0.8, alpha=0.5, label=each.name)
+        name = _label(each.name)
+        (line,) = axes.plot(each.tokens, each.values[unit], lw=0.8, alpha=0.5, label=name)
         if each.held_tokens:
             axes.plot(
                 each.held_tokens,
@@ -105,11 +109,19 @@ def _picture(curves: Sequence[Curve], unit: str, kind: str) -> bytes:
                 "o-",
                 ms=3,
                 color=line.get_color(),
-                label=f"{each.name}, held out",
+                label=f"{name}, held out",
             )
     axes.set_xlabel("tokens")
     axes.set_ylabel(UNITS[unit][1])
     axes.legend(frameon=False)
     room = io.BytesIO()
-    figure.savefig(room, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    date = {"Date": None} if kind == "svg" else None
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of letters in no font
+        figure.savefig(room, format=kind, dpi=150, metadata=date)
     return room.getvalue()
+
+
+def _label(name: str) -> str:
+    """A name as the library shows it: no formula, none that it hides, nothing that it cannot draw."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return (" " if shown.startswith("_") else "") + shown.replace("$", r"\$")

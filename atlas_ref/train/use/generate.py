@@ -100,12 +100,18 @@ def _pieces(
     words: Vocabulary, steps: Iterator[generation.Step], stop: frozenset[int]
 ) -> Iterator[Piece]:
     reader = _Bytes() if isinstance(words, Bytes) else _Tokens(words)
-    for step in steps:
+    while (step := _next(steps)) is not None:
         new = int(step.ids[0])
         stopped = new in stop
         yield Piece(new, "" if stopped else reader.read(new), stopped)
     if rest := reader.rest():
         yield Piece(None, rest, False)
+
+
+def _next(steps: Iterator[generation.Step]) -> generation.Step | None:
+    """The next step; logits that are not finite are refused, and need no warning before."""
+    with np.errstate(all="ignore"):
+        return next(steps, None)
 
 
 class _Bytes:

@@ -21,6 +21,9 @@ RESULTS = "evaluations.jsonl"
 #: Seconds between two looks at whether the watch was stopped.
 SLICE = 0.05
 
+#: How each line of results begins, where it is not cut off before.
+BEGIN = b'{"'
+
 Line = dict[str, Any]
 
 
@@ -88,11 +91,17 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _begun(results: Path) -> list[Line]:
-    """The lines of earlier watches; an end that was cut off becomes a line of its own, which is none."""
+    """The lines of earlier watches; an end that was cut off becomes a line of its own, which is none.
+
+    A file of anything else, as a checkpoint that was named by mistake, is not written to.
+    """
     try:
         files.writable(results)
+        data = files.read_bytes(results) if os.path.exists(results) else b""
+        if not all(line.startswith(BEGIN[: len(line)]) for line in data.split(b"\n")):
+            raise ValueError("has other lines than results, and is left as it is")
         found = run.lines(results)
-        if os.path.exists(results) and (data := files.read_bytes(results))[-1:] not in (b"", b"\n"):
+        if data[-1:] not in (b"", b"\n"):
             files.write_bytes(results, data + b"\n")
     except ValueError as error:
         raise ValueError(f"{results}: {error}") from None

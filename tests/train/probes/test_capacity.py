@@ -11,7 +11,7 @@ import pytest
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.feature_maps import Monomials, Polynomial
 from atlas_ref.rules import RULES
-from atlas_ref.train.probes import capacity, limits
+from atlas_ref.train.probes import capacity, curve, limits
 from atlas_ref.train.probes.capacity import Settings, measure
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 
@@ -389,3 +389,20 @@ def test_every_rule_is_measured() -> None:
         assert found.error.shape == (2, 3)
         assert np.isfinite(found.error).all()
     assert Settings().feature_map == feature_maps.IDENTITY
+
+
+@pytest.mark.clause("PROBE-2")
+@pytest.mark.parametrize(
+    ("changes", "count", "draws"),
+    [
+        ({}, 100_000, 1),
+        ({}, 6_000, 8),
+        ({"feature_map": Polynomial(degree=99)}, 2, 1),
+        ({"memory": "omega", "parameters": {"window": 10**9}}, 2, 1),
+        ({"memory": "least_squares", "d_v": 4096, "d_k": 4096}, 2, 17),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_anything_is_drawn(changes, count, draws) -> None:
+    with pytest.raises(ValueError, match=rf"pairs: {count} of {draws} draws, .* at most 268435456"):
+        curve.curve(Settings(**changes), (2, count), range(draws))
+    capacity.check_size(Settings(), 5_000, 8)

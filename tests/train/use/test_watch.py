@@ -88,6 +88,17 @@ def test_a_watch_goes_on_until_it_is_stopped(tmp_path):
 
 
 @pytest.mark.clause("EVAL-5")
+@pytest.mark.parametrize("held", [b"\x98\x01\0\0{}", b"# a text\n{}\n", b'{"step": 1}\n\x7fELF'])
+def test_a_file_of_something_else_is_not_written_to(held, tmp_path):
+    made(tmp_path, 1)
+    other = tmp_path / "step-00000009.safetensors"
+    other.write_bytes(held)
+    with pytest.raises(ValueError, match="has other lines than results"):
+        watch(tmp_path, other, cost, once=True)
+    assert other.read_bytes() == held
+
+
+@pytest.mark.clause("EVAL-5")
 def test_a_folder_or_a_file_that_cannot_be_used_is_one_line(tmp_path):
     with pytest.raises(ValueError, match="none: cannot be read: No such file"):
         watch(tmp_path / "none", tmp_path / RESULTS, cost, once=True)
