@@ -102,7 +102,7 @@ _RUNS = (
         "pieces:last_of",
         "-1)",
         "0)",
-        "axis[paper]",
+        "whole_shards",
     ),
     edited(
         "momentum-never-carried",
