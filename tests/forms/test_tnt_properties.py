@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from atlas_ref import forms
 from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt import pieces
 from atlas_ref.forms.tnt.config import form_of
+from atlas_ref.forms.tnt.projection import projected
+from atlas_ref.forms.tnt.state import Keys
 from atlas_ref.rules import deep_memory
 from atlas_ref.rules.sequence import Tokens
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.support.tnt import D_IN, D_OUT, Setup, T, cut, rule_config, setup
+from tests.truth import tnt_loops as loops
 
 LOOPS = reordered(T, amplification=4)
 
@@ -376,3 +380,47 @@ def test_calls_that_contradict_the_settings_are_refused() -> None:
     learned = setup("titans_lmm", 1, of_local={"reset_momentum": "learned"})
     with pytest.raises(ValueError, match=r"params.memories\[1\].S: missing"):
         learned.run()
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+def peak(tokens: int, d: int) -> int:
+    """Peak bytes of the projection of a call whose range crosses every block."""
+    axes = {"projection": tnt.Projection(range="sequence")}
+    local = setup("delta", 1, has_global=False, of_local=axes).config.local_memories[0]
+    k, q = np.random.default_rng(0).standard_normal((2, tokens, d))
+    keys = Keys(total=np.zeros((d, d)))
+    tracemalloc.start()
+    projected(local, tnt.Initial(), k, q, keys, 0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.clause("TNT-10", "TNT-19")
+def test_the_projection_takes_memory_linear_in_tokens_and_no_matrix_for_each() -> None:
+    d = 64
+    peak(256, d)
+    short, long = peak(2048, d), peak(8192, d)
+    assert 3.5 < long / short < 4.5
+    assert long < 8192 * d * d * 8 / 4
+
+
+@pytest.mark.clause("TNT-5", "TNT-16")
+def test_shards_of_the_literal_reading_stand_alone_where_chunks_do_not_divide_them() -> None:
+    of_local = {"base": "previous", "reset": "instead_of_write"}
+    setting = setup(
+        "titans_lmm",
+        1,
+        tokens=24,
+        has_global=False,
+        spans=(3,),
+        shards=(8,),
+        of_local=of_local,
+        gated=False,
+    )
+    alone = [setting.run(cut(setting.leaves, at, at + 8))[1] for at in (0, 8, 16)]
+    want = [loops.printed(setting.memories(cut(setting.leaves, a, a + 8))).y for a in (0, 8, 16)]
+    assert_close("alone", setting.run()[1], np.concatenate(alone), LOOPS)
+    assert_close("printed", setting.run()[1], np.concatenate(want), LOOPS)

@@ -19,6 +19,7 @@ from tests.mutants.level_mutants import LEVEL_MUTANTS
 from tests.mutants.loop_mutants import LOOP_MUTANTS
 from tests.mutants.mutant import Change, Edited, Mutant, constant
 from tests.mutants.parallel_mutants import PARALLEL, PARALLEL_LEGAL
+from tests.mutants.tnt_mutants import TNT_LEGAL, TNT_MUTANTS
 
 
 def forced(**axes: Any) -> Change:
@@ -995,12 +996,14 @@ MUTANTS: tuple[Mutant, ...] = (
     *PARALLEL,
     *LOOP_MUTANTS,
     *LEVEL_MUTANTS,
+    *TNT_MUTANTS,
 )
 
 
 # -- legal variants --------------------------------------------------------------------------------
 
 LEGAL: tuple[Mutant, ...] = (
+    *TNT_LEGAL,
     Mutant(
         "ns-never-transposed",
         "tall matrices are not transposed",

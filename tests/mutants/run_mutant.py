@@ -33,6 +33,7 @@ NAMED = (
     "tests/mutants/test_parallel_targets.py",
     "tests/mutants/test_level_targets.py",
     "tests/mutants/test_loop_targets.py",
+    "tests/mutants/test_tnt_targets.py",
     "tests/reductions/test_reductions.py",
 )
 SECONDS = 120

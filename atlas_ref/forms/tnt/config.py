@@ -65,7 +65,7 @@ class Projection(Frozen):
 
 
 class _Memory(Frozen):
-    """One memory of a TNT: a rule, its span, and the form of its run.
+    """One memory of a TNT: a rule, its span, and the form of its run (TNT-13).
 
     Attributes:
         config: of the rule. Its axes reference, read and span_origin, and its span, are set by TNT.
