@@ -19,6 +19,9 @@ from atlas_ref.types import Array, check_kind
 #: Gates of a token.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
+#: The gate that is taken for one per output dimension where a memory is square (GATES-15).
+KEY_CHANNEL = "a gate per key channel, as of KDA and GLA, which scales columns of M"
+
 
 def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     """Refuse tokens or a state that contradict the rule or its convention.
@@ -49,6 +52,7 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
             f"momentum: shape {tokens.momentum.shape}, expected {shapes[0]} or, one per output "
             f"dimension, {shapes[1]}"
         )
+    check_gate_axis(rule, config, tokens)
     expected = (*tokens.k.shape[:-2], config.d_out, rule.d_phi(config))
     if state.M.shape != expected:
         raise ValueError(
@@ -192,6 +196,27 @@ def check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
             raise ValueError(
                 f"{name}: missing, the rule {rule.name} under gate {convention.gate}, rate "
                 f"{convention.rate} needs it"
+            )
+
+
+def check_gate_axis(rule: Rule, config: Any, tokens: Any) -> None:
+    """Refuse gates per dimension of a square memory until the configuration says what they are.
+
+    Source: GATES-15.
+
+    Raises:
+        ValueError: names the gate, both readings of its axis, and what to state.
+    """
+    if config.per_dimension_gates or not config.d_out == rule.d_phi(config) > 1:
+        return
+    for name in GATES:
+        value = getattr(tokens, name)
+        if value is not None and value.shape == tokens.v.shape:
+            raise ValueError(
+                f"{name}: shape {value.shape} has two readings where M is {config.d_out} by "
+                f"{config.d_out}: one gate per output dimension, which scales rows of M, or "
+                f"{KEY_CHANNEL}; Config(per_dimension_gates=True) states the first, and "
+                f"the rule {rule.name} does not have the second"
             )
 
 

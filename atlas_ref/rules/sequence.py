@@ -21,7 +21,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.norms import normalised
-from atlas_ref.rules.checks import check_call
+from atlas_ref.rules.checks import KEY_CHANNEL, check_call
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind, read_only
 from tape import ops
@@ -75,8 +75,9 @@ class Tokens(Frozen):
             if name == "momentum" and value.shape[:-1] == scalar:
                 continue  # the rule says how many orders
             if value.shape not in (scalar, per_dimension):
+                about = f" is {KEY_CHANNEL};" if value.shape == self.k.shape else ","
                 raise ValueError(
-                    f"{name}: shape {value.shape}, expected {scalar} or, one per output "
+                    f"{name}: shape {value.shape}{about} expected {scalar} or, one per output "
                     f"dimension, {per_dimension}"
                 )
         for name in ("active", "reset"):

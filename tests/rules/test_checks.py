@@ -429,3 +429,37 @@ def test_a_tensor_that_the_feature_map_does_not_have_is_refused(form: str) -> No
     )
     with pytest.raises(ValueError, match="feature map identity: W: unknown, no tensor is needed"):
         forms.run(delta.RULE, config, tokens, delta.start(config), form=form, phi={"W": ones(4, 4)})
+
+
+def _square(gates: dict[str, Any], **config: Any) -> Any:
+    """A call of titans_lmm with a memory of 3 by 3."""
+    own = titans_lmm.Config(d_in=3, d_out=3, convention={"gate": "retain"}, **config)
+    plain = {"retain": ones(T), "momentum": ones(T), "step_size": ones(T)}
+    tokens = sequence.Tokens(k=ones(T, 3), v=ones(T, 3), q=ones(T, 3), **{**plain, **gates})
+    return forms.run(titans_lmm.RULE, own, tokens, titans_lmm.start(own), form="sequential")
+
+
+@pytest.mark.clause("GATES-15")
+@pytest.mark.parametrize("gate", ["retain", "momentum", "step_size"])
+def test_a_gate_of_a_square_memory_has_two_readings_until_the_configuration_states_one(
+    gate: str,
+) -> None:
+    words = (
+        rf"{gate}: shape \(3, 3\) has two readings where M is 3 by 3: one gate per output dimension, "
+        "which scales rows of M, or a gate per key channel, as of KDA and GLA, which scales columns "
+        r"of M; Config\(per_dimension_gates=True\) states the first, and the rule titans_lmm does not "
+        "have the second"
+    )
+    with pytest.raises(ValueError, match=words):
+        _square({gate: ones(T, 3)})
+    _square({gate: ones(T, 3)}, per_dimension_gates=True)
+    _square({})
+
+
+@pytest.mark.clause("GATES-15")
+def test_tokens_name_a_gate_per_key_channel_by_its_shape() -> None:
+    words = (
+        r"retain: shape \(3, 4\) is a gate per key channel, as of KDA and GLA, which scales columns"
+    )
+    with pytest.raises(ValueError, match=words):
+        call(retain=ones(T, 4))

@@ -19,15 +19,23 @@ from atlas_ref.conventions import Convention, effective, resolve, void_axes
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
+from atlas_ref.oracle.cases.gate_axis import check_gate_axis, stated_by_a_set, wide
 from atlas_ref.oracle.cases.header import Header, parse, reserved, title
-from atlas_ref.oracle.cases.tensors import Tensor, gate_axes, is_cotangent, legal, tokens
+from atlas_ref.oracle.cases.tensors import (
+    Tensor,
+    axes_in_words,
+    check_shapes,
+    is_cotangent,
+    legal,
+    tokens,
+)
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
 from atlas_ref.rules import FAMILY, names_with, sequence
-from atlas_ref.types import Frozen, bind_dims
+from atlas_ref.types import Frozen
 
 
 class CaseError(ValueError):
@@ -128,6 +136,8 @@ class Case(Frozen):
         }
         if h.span is not None and not _spans(h, self.convention):
             settings["span"] = "nothing is refreshed by spans"
+        if h.gate_axis is not None and not wide(self.inputs):
+            settings["gate_axis"] = "every gate is one number per token"
         if h.phase is not None and not (
             _spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference
         ):
@@ -202,8 +212,7 @@ def load(path: str | os.PathLike[str]) -> Case:
     """
     name = os.fspath(path)
     try:
-        text, tensors = files.read(name)
-        return _build(name, parse(text), tensors)
+        return _build(name, *_read(name))
     except ValueError as error:
         raise named(name, error) from None
 
@@ -216,12 +225,20 @@ def load_results(path: str | os.PathLike[str]) -> tuple[Header, dict[str, Any]]:
     """
     name = os.fspath(path)
     try:
-        text, tensors = files.read(name)
-        header = parse(text)
+        header, tensors = _read(name)
         _check_prefixes(tensors)
     except ValueError as error:
         raise named(name, error) from None
     return header, tensors
+
+
+def _read(name: str) -> tuple[Header, dict[str, Any]]:
+    """The header and the tensors of a file."""
+    text, tensors = files.read(name)
+    header = parse(text)
+    fields = header.plain()
+    stated = stated_by_a_set(name, fields, tensors)
+    return header if stated is fields else parse(json.dumps(stated)), tensors
 
 
 def save(path: str | os.PathLike[str], header: Header | Mapping[str, Any], tensors: Arrays) -> None:
@@ -294,7 +311,8 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     inputs = levels.with_schedule(header, inputs)
     table, refused = legal(header, in_force, set(inputs))
     _check_names(header, inputs, table, refused)
-    _check_shapes(header, inputs, table)
+    check_shapes(header, inputs, table)
+    check_gate_axis(header, inputs)
     inputs = {key: inputs[key] for key in table if key in inputs}
     for key, value in inputs.items():
         check_values(key, value, table[key])
@@ -348,58 +366,7 @@ def _check_names(
     stands_in = {"in/retain": "in/log_retain", "in/momentum": "in/log_momentum"}
     for key, tensor in table.items():
         if tensor.need == "yes" and key not in inputs and stands_in.get(key) not in inputs:
-            raise ValueError(f"{key}: missing, axes {_words(tensor.axes)} are needed")
-
-
-def _words(axes: str) -> str:
-    if axes == "gate":
-        return "(..., T) or (..., T, d_out)"
-    return f"({', '.join(axes.split())})"
-
-
-def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> None:
-    """Match every tensor with its axes, the most basic first: messages blame the later one."""
-    sizes: dict[str, Any] = {}
-    if header.rule in FAMILY:
-        sizes["c"] = (header.window, "window")
-    for key in table:
-        if key not in inputs:
-            continue
-        shape, axes = inputs[key].shape, table[key].axes
-        axes = gate_axes(key, inputs) if axes == "gate" else axes
-        if (
-            "d_phi" in axes
-            and "d_phi" not in sizes
-            and "in/phi/W" not in table
-            and "in/proj" not in table
-            and "d_in" in sizes
-        ):
-            sizes["d_phi"] = (
-                feature_maps.d_phi(header.feature_map, sizes["d_in"][0]),
-                f"feature_map {header.feature_map.kind}",
-            )
-        bind_dims(key, shape, axes, sizes)
-        if (
-            key in ("in/proj", "in/x", "in/k")
-            and header.feature_map.kind == "sketch"
-            and "d_in" in sizes
-        ):
-            d = sizes["d_in"][0]
-            sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
-        if key in ("in/param/W_V",):
-            sizes["d_kv"] = (sizes["d_in"][0] + sizes["d_out"][0], "d_in + d_out")
-    for axis, (size, by) in sizes.items():
-        for each in size if isinstance(size, tuple) else (size,):
-            if each < 1 and axis not in ("n", "m"):
-                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
-        if axis in ("n", "m") and size > header.window - 1:
-            raise ValueError(
-                f"{by}: {size} initial window tokens, at most window - 1 = {header.window - 1} fit"
-            )
-        if axis.startswith("n_") and size not in (1, sizes["d_out"][0]):
-            raise ValueError(
-                f"{by}: {size} gates, expected 1 or one per output dimension, {sizes['d_out'][0]}"
-            )
+            raise ValueError(f"{key}: missing, axes {axes_in_words(tensor.axes)} are needed")
 
 
 def between(case: Case) -> dict[str, tuple[int, ...]]:

@@ -104,6 +104,10 @@ class Header(Frozen):
     window_weights: WindowWeights | None = Field(
         None, description="level token: how window tokens are weighed"
     )
+    gate_axis: Literal["d_out", "d_in"] | None = Field(
+        None,
+        description="level projected: axis of gates that have one; needed where d_out = d_phi",
+    )
     schedule: Schedule | None = Field(
         None, description="in/active, by the period of a frequency level"
     )
@@ -135,6 +139,10 @@ class Header(Frozen):
         if own is not None:
             own.check_header(self)
             return self
+        if self.gate_axis is not None and self.level == "token":
+            raise ValueError(
+                f"gate_axis: belongs to given gates, at level projected, found {self.gate_axis}"
+            )
         if self.rule == BLOCK:
             self._check_block()
             return self

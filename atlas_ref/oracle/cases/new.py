@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.parts import feature_maps
-from atlas_ref.rules import names_with
+from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Array, Frozen
 
 DTYPES: dict[str, Any] = {
@@ -178,4 +178,6 @@ def _header(request: Request) -> dict[str, Any]:
             fields[key] = getattr(request, key)
     if request.convention != "spec":
         fields["convention"] = request.convention
+    if request.per_dimension_gates and request.level == "projected" and request.rule in FAMILY:
+        fields["gate_axis"] = "d_out"
     return fields

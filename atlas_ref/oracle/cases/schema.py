@@ -19,6 +19,7 @@ from atlas_ref.oracle.cases.tensors import (
 )
 from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
+from atlas_ref.oracle.subjects.subject import SEQUENCE_KEYS
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with
 
@@ -110,9 +111,7 @@ def _contracts() -> list[dict[str, Any]]:
     return [
         _when(
             {"rule": {"enum": list(alone)}},
-            **dict.fromkeys(
-                ("level", "window", "span", "phase", "chunk", "window_weights", "schedule"), False
-            ),
+            **dict.fromkeys(SEQUENCE_KEYS, False),
         ),
         _plain_rules(),
         *(_without_tokens(subject) for subject in alone.values()),
@@ -123,6 +122,7 @@ def _contracts() -> list[dict[str, Any]]:
             },
             "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
         },
+        _when({"level": {"const": "token"}}, gate_axis={"type": "null"}),
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
         deep_contract(),

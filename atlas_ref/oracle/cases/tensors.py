@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atlas_ref.oracle.cases.gate_axis import gate_axes
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
 from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare, of_call
+from atlas_ref.parts import feature_maps
+from atlas_ref.rules import FAMILY
+from atlas_ref.types import bind_dims
 from tape import ops
 
 #: Cotangents: inputs that have no gradient themselves.
@@ -96,19 +100,60 @@ def tokens(inputs: Mapping[str, Any]) -> int:
     return 0 if x is None or x.ndim < 2 else int(x.shape[-2])
 
 
-def gate_axes(key: str, inputs: Mapping[str, Any]) -> str:
-    """Axes of a gate: one per token, or one per output dimension (CASE-6).
+def axes_in_words(axes: str) -> str:
+    """Axes of a tensor as messages name them."""
+    if axes == "gate":
+        return "(..., T) or (..., T, d_out)"
+    return f"({', '.join(axes.split())})"
+
+
+def check_shapes(header: Any, inputs: Mapping[str, Any], table: Mapping[str, Tensor]) -> None:
+    """Match every tensor with its axes, the most basic first: messages blame the later one.
 
     Raises:
-        ValueError: a gate per key channel, which kernels have and no case does.
+        ValueError: names the tensor or setting, what was found and what is needed.
     """
-    shape, k, v = (tuple(inputs[name].shape) for name in (key, "in/k", "in/v"))
-    if shape == k and k[-1] != v[-1]:
-        raise ValueError(
-            f"{key}: shape {shape} is one gate per key channel, which scales columns of M; a case "
-            f"has one gate per token, {k[:-1]}, or one per output dimension, {v}"
-        )
-    return "... T d_out" if len(shape) == len(k) else "... T"
+    sizes: dict[str, Any] = {}
+    if header.rule in FAMILY:
+        sizes["c"] = (header.window, "window")
+    for key in table:
+        if key not in inputs:
+            continue
+        shape, axes = inputs[key].shape, table[key].axes
+        axes = gate_axes(key, inputs) if axes == "gate" else axes
+        if (
+            "d_phi" in axes
+            and "d_phi" not in sizes
+            and "in/phi/W" not in table
+            and "in/proj" not in table
+            and "d_in" in sizes
+        ):
+            sizes["d_phi"] = (
+                feature_maps.d_phi(header.feature_map, sizes["d_in"][0]),
+                f"feature_map {header.feature_map.kind}",
+            )
+        bind_dims(key, shape, axes, sizes)
+        if (
+            key in ("in/proj", "in/x", "in/k")
+            and header.feature_map.kind == "sketch"
+            and "d_in" in sizes
+        ):
+            d = sizes["d_in"][0]
+            sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
+        if key in ("in/param/W_V",):
+            sizes["d_kv"] = (sizes["d_in"][0] + sizes["d_out"][0], "d_in + d_out")
+    for axis, (size, by) in sizes.items():
+        for each in size if isinstance(size, tuple) else (size,):
+            if each < 1 and axis not in ("n", "m"):
+                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
+        if axis in ("n", "m") and size > header.window - 1:
+            raise ValueError(
+                f"{by}: {size} initial window tokens, at most window - 1 = {header.window - 1} fit"
+            )
+        if axis.startswith("n_") and size not in (1, sizes["d_out"][0]):
+            raise ValueError(
+                f"{by}: {size} gates, expected 1 or one per output dimension, {sizes['d_out'][0]}"
+            )
 
 
 __all__ = [
@@ -120,8 +165,9 @@ __all__ = [
     "RESULTS",
     "TOKEN",
     "Tensor",
+    "axes_in_words",
     "bare",
-    "gate_axes",
+    "check_shapes",
     "is_cotangent",
     "legal",
     "main_cotangent",

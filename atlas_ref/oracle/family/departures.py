@@ -16,6 +16,7 @@ from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.rules import FAMILY
+from atlas_ref.rules.checks import KEY_CHANNEL
 from atlas_ref.types import Array
 
 #: Gates that may have one value per output dimension, and what a window starts from with its axis
@@ -224,7 +225,7 @@ def _together(case: Case) -> Iterator[Departure]:
 
 def _rows(case: Case) -> Iterator[Departure]:
     """Gates per output dimension that are one gate, or gates per key channel."""
-    names, of = _per_dimension(case), facts(case)
+    names = _per_dimension(case)
     if not names:
         return
     if case.header.level == "token":
@@ -237,9 +238,15 @@ def _rows(case: Case) -> Iterator[Departure]:
         yield Departure(names[0], words, changed(case, mean))
     words = "all output dimensions had the gate of the first"
     yield Departure(names[0], words, changed(case, first))
-    if "retain" in names[0] and of.d_out == of.d_phi:
-        words = f"{names[0]} were a gate per key channel, which scales columns of M"
+    if may_scale_columns(case):
+        words = f"{names[0]} were {KEY_CHANNEL}"
         yield Departure(names[0], words, case, columns=True)
+
+
+def may_scale_columns(case: Case) -> bool:
+    """Whether a retain gate per output dimension may be meant as one per key channel (GATES-15)."""
+    names, of = _per_dimension(case), facts(case)
+    return bool(names) and "retain" in names[0] and of.d_out == of.d_phi
 
 
 def _spanned(case: Case, span: int, phase: int | None) -> Case:

@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.departures import may_scale_columns
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import equivalence, further
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
@@ -247,7 +248,8 @@ class Search:
             return answer
         own = self.points.index(self.bases[lattice.OWN])
         order = np.argsort(self.scores.distance, kind="stable")
-        tried = dict.fromkeys([own, *map(int, order[: 0 if self.large else near])])
+        nearest = [] if self.large or not near else [*map(int, order[:near]), *self._by_column()]
+        tried = dict.fromkeys([own, *nearest])
         if self._only_gradients_miss([own, int(order[0])]):
             return answer
         views = [
@@ -259,6 +261,24 @@ class Search:
             return answer._replace(departures=found)
         why = f"{self._far()} explains these results; ours is the same {found[0].said}"
         return answer._replace(departures=found, why=why)
+
+    def _by_column(self) -> list[int]:
+        """The convention that is nearest where a retain gate scales columns of M, if one may.
+
+        Those that are nearest as the case is say nothing about it (IDENT-14).
+        """
+        if not self.observation.values or not may_scale_columns(self.case):
+            return []
+        distance = scored(
+            self.case,
+            self.inputs,
+            self.conventions,
+            self.observation,
+            columns=True,
+            progress=self.progress,
+        ).distance
+        equal = np.flatnonzero(distance <= 2.0 * distance.min())
+        return [min(map(int, equal), key=self._cost)]
 
     def _only_gradients_miss(self, some: Sequence[int]) -> bool:
         """Whether one of some conventions explains the values, so that gradients alone miss it."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref import forms
 from atlas_ref.layers import projection
+from atlas_ref.oracle.cases.gate_axis import wide
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
@@ -120,6 +121,8 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
             sizes["window_weights"] = header.window_weights
     if token:
         sizes |= {"heads": inputs["in/param/W_K"].shape[0], "d_model": inputs["in/x"].shape[-1]}
+    # of d_out: a file that left it open was refused (GATES-15)
+    sizes["per_dimension_gates"] = bool(wide(inputs)) or _computes_wide(inputs)
     config = rule.Config(**sizes, span=header.span, convention=case.convention)
     if not token:
         names = (
@@ -155,6 +158,12 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
     }
     params = projection.Params(**projections, gates=gates, phi=phi_of(inputs), window=window)
     return config, Tokens(**projection.project(config, params, inputs["in/x"]), **_masks(inputs))
+
+
+def _computes_wide(inputs: Mapping[str, Array]) -> bool:
+    """Whether a gate of level token has a weight for each output dimension."""
+    biases = (inputs.get(f"in/param/b_{name}") for name in GATE_NAMES)
+    return any(bias is not None and bias.shape[-1] > 1 for bias in biases)
 
 
 def _plain_layout(x: Array, case: Any) -> Array:

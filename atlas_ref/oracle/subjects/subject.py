@@ -35,7 +35,16 @@ LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 CALL = re.compile(r"^(in|out|grad)/(call|step)\d+/")
 
 #: Header keys of a sequence.
-SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
+SEQUENCE_KEYS = (
+    "level",
+    "window",
+    "span",
+    "phase",
+    "chunk",
+    "window_weights",
+    "gate_axis",
+    "schedule",
+)
 
 
 def bare(name: str) -> str:

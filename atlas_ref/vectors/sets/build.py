@@ -216,7 +216,8 @@ def _negatives(
 
 
 def _header(case: Case) -> dict[str, Any]:
-    return case.header.plain()
+    """The JSON object of a vector: its set states the axis of gates, in the manifest (GATES-15)."""
+    return {key: value for key, value in case.header.plain().items() if key != "gate_axis"}
 
 
 def _large(one: large.Large, values: Values) -> dict[str, Any]:

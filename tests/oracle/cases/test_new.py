@@ -167,7 +167,7 @@ def test_the_options_are_the_shapes_and_the_header(cli, tmp_path):
     )
     found = ran.json
     assert (found["case"], found["header"]) == (
-        str(case), {"schema": 1, "rule": "omega", "window": 4, "span": 2, "convention": {"preset": "atlas-rnn"}},
+        str(case), {"schema": 1, "rule": "omega", "window": 4, "span": 2, "convention": {"preset": "atlas-rnn"}, "gate_axis": "d_out"},
     )  # fmt: skip
     shapes = {name: tuple(tensor["shape"]) for name, tensor in found["tensors"].items()}
     gates = dict.fromkeys(("in/retain", "in/momentum", "in/step_size"), (3, 6, 2))

@@ -82,7 +82,8 @@ def test_every_kind_of_change_is_told(shipped, listed, spoilt) -> None:
 def test_the_same_numbers_in_other_bytes(shipped, listed, spoilt) -> None:
     file = listed.vectors[0].file
     case = atlas_ref.load(spoilt / file)
-    atlas_ref.save(spoilt / file, case.header.plain(), {**case.inputs, **case.recorded})
+    header = {key: value for key, value in case.header.plain().items() if key != "gate_axis"}
+    atlas_ref.save(spoilt / file, header, {**case.inputs, **case.recorded})
     saved(spoilt, listed.plain())
     assert told(diff(shipped, spoilt)) == [
         f"vectors: {listed.vectors[0].name}: the same numbers in other bytes"
