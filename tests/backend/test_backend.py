@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import tape
 from atlas_ref import backend, evaluate
 from atlas_ref import forms as parallel
+from atlas_ref.forms import tnt
 from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
 from atlas_ref.levels import block, buffers
@@ -36,6 +37,7 @@ from tests.support.memory_functions import FUNCTIONS, drawn
 from tests.support.standin.array import API, NAME, Refused, Strict
 from tests.support.standin.record import described
 from tests.support.strategies import cases, form_cases, repeatable
+from tests.support.tnt import setup as tnt_setup
 
 __all__ = ["cli"]
 
@@ -375,6 +377,30 @@ def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) 
         want = outcome(np.asarray)
     for name, far, near in zip(("loss", "gradient"), got, want, strict=True):
         assert_close(name, far, near, reordered(64, amplification=1e3))
+
+
+@pytest.mark.clause("BACKEND-2", "BACKEND-11", "TNT-10", "TNT-13")
+@pytest.mark.parametrize(
+    "axes",
+    [{}, {"range": "sequence", "norm": "sum_of_norms"}, {"kind": "orthogonal"}],
+    ids=["chunk", "sequence", "orthogonal"],
+)
+def test_tnt_computes_there(there: backend.Backend, axes: Any) -> None:
+    of_local = {"projection": tnt.Projection(**axes)}
+    setting = tnt_setup("titans_lmm", 2, tokens=70, of_local=of_local)
+
+    def loss(leaves: Any) -> Any:
+        return ops.sum(setting.run(leaves)[1] ** 2)
+
+    def outcome(leaves: Any) -> tuple[Any, Any]:
+        return backend.host(setting.run(leaves)[1]), backend.host(tape.grad(loss)(leaves))
+
+    y, gradient = outcome(backend.device(setting.leaves))
+    with backend.used("numpy"):
+        want, near = outcome(setting.leaves)
+    assert_close("y", y, want, reordered(70))
+    for name, value in near["tokens"][0].items():
+        assert_close(name, gradient["tokens"][0][name], value, reordered(70, amplification=8))
 
 
 @pytest.mark.clause("BACKEND-2", "CMS-11", "CMS-12")

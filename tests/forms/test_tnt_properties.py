@@ -17,6 +17,7 @@ from atlas_ref.forms.tnt.projection import projected
 from atlas_ref.forms.tnt.state import Keys
 from atlas_ref.rules import deep_memory
 from atlas_ref.rules.sequence import Tokens
+from tape.nested import flatten
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.support.tnt import D_IN, D_OUT, Setup, T, cut, rule_config, setup
 from tests.truth import tnt_loops as loops
@@ -242,6 +243,26 @@ def test_a_document_begins_anew() -> None:
     assert_close("y", y, np.concatenate([part[1] for part in parts]), LOOPS)
     assert state.position == T - 15
     assert_close("V", state.places[0].memory.M, parts[2][0].places[0].memory.M, LOOPS)
+
+
+@pytest.mark.clause("TNT-11")
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex128])
+def test_a_state_is_read_only_of_one_precision_and_keeps_no_sequence_alive(kind: Any) -> None:
+    of_local = {"projection": tnt.Projection(norm="sum_of_norms")}
+    setting = setup("omega", 2, shards=(7, 23), of_local=of_local)
+    arrays, _, build = flatten(setting.leaves)
+    state, y = setting.run(build([x.astype(kind) for x in arrays]))
+    assert y.dtype == kind
+    found: list[Any] = []
+
+    def collect(x: Any) -> Any:
+        found.append(x)
+        return x
+
+    pieces.mapped(state, collect)
+    assert len(found) == 3 * 5 + 2 * 2
+    for x in found:
+        assert (x.dtype, x.flags.writeable, x.base) == (kind, False, None)
 
 
 @pytest.mark.clause("TNT-2")

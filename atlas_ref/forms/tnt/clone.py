@@ -153,7 +153,7 @@ def run(config: Config, params: Params, tokens: Tokens, state: State) -> tuple[S
             state, y = _shard(config, params, pieces.cut(tokens, first, stop), state)
             reads.append(y)
             first = stop
-    return state, pieces.joined(reads)
+    return pieces.settled(state), pieces.joined(reads)
 
 
 def flushed(config: Config, params: Params, state: State) -> Array:
@@ -195,8 +195,7 @@ def _shard(config: Config, params: Params, tokens: Tokens, state: State) -> tupl
 def _cloned(config: Config, V: Array) -> Any:
     """A fresh memory at V: no momentum, an empty window (TNT-20)."""
     V = ops.stop_gradient(V) if config.clone_gradient == "stop" else V
-    made = config.rule.start(config.run_config, V.shape[:-2], dtype=V.dtype)
-    return config.rule.restart(config.run_config, made.replaced(M=V))
+    return config.rule.start(config.run_config, V.shape[:-2], dtype=V.dtype, M=V)
 
 
 def _moved(config: Config, params: Params, state: State) -> Array:

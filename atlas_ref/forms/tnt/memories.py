@@ -84,14 +84,14 @@ def _side_by_side(local: Local, initial: Initial, tokens: Tokens, count: int) ->
     """So many whole shards, which know nothing of each other, as one axis of a single run (TNT-4)."""
     axis = len(tokens.k.shape) - 2
     part = pieces.folded(tokens, count)
-    state = fresh(local, initial, part.k.shape[:-2], part.k.dtype)
+    state = fresh(local, initial, part.k.shape[:-2], part.k)
     state, y = _shard(local, initial, part, state)
     return pieces.last_of(state, axis), pieces.unfolded(y)
 
 
 def _anew(local: Local, initial: Initial, tokens: Tokens, before: Any) -> Any:
     """The state at the first token of a shard (TNT-4)."""
-    state = fresh(local, initial, tokens.k.shape[:-2], tokens.k.dtype)
+    state = fresh(local, initial, tokens.k.shape[:-2], tokens.k)
     if local.reset_momentum == "carry":
         momentum = local.rule.memories[1]
         state = state.replaced(**{momentum: getattr(before, momentum)})

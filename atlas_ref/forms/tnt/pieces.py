@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Frozen
 from tape import ops
@@ -21,6 +23,8 @@ def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
         )
     if isinstance(value, dict):
         return {name: mapped(each, change) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(mapped(each, change) for each in value)
     return change(value) if hasattr(value, "shape") else value
 
 
@@ -65,6 +69,18 @@ def unfolded(y: Array) -> Array:
 def last_of(state: Any, axis: int) -> Any:
     """The state of the last stretch, of one with an axis of stretches."""
     return mapped(state, lambda x: x[(*_all(axis), -1)])
+
+
+def settled(state: Any) -> Any:
+    """A state whose arrays are read-only and keep no whole sequence alive (TNT-11)."""
+    return mapped(state, _settled)
+
+
+def _settled(x: Any) -> Any:
+    x = x.copy() if getattr(x, "base", None) is not None else x
+    if isinstance(x, np.ndarray):
+        x.flags.writeable = False
+    return x
 
 
 def joined(reads: list[Array]) -> Array:

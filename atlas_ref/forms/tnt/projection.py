@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref import backend
 from atlas_ref.engine.associative_scan import scan
 from atlas_ref.forms.tnt.config import Local, Projection
 from atlas_ref.forms.tnt.state import Initial, Keys
@@ -95,6 +96,11 @@ def _divided(moved: Array, size: Array) -> Array:
     return ops.where(present, moved / ops.where(present, size, 1.0), 0.0)
 
 
+def _real(x: Array) -> Any:
+    """The dtype of the real parts of an array."""
+    return np.real(np.empty(0, x.dtype)).dtype
+
+
 # -- sums over a range -----------------------------------------------------------------------------
 
 
@@ -106,9 +112,10 @@ class _Blocks:
         meets (n, B, 1): whether a query meets what its block entered with.
         adds (n, B, 1): whether a key belongs to what its block leaves with.
         keeps (n, 1, 1): 1 where what a block leaves with holds what it entered with, else 0.
+        crossed: whether any query meets what its block entered with.
     """
 
-    def __init__(self, projection: Projection, ranges: Any) -> None:
+    def __init__(self, projection: Projection, ranges: Any, like: Array) -> None:
         self.T = len(ranges) - 1
         self.B = min(BLOCK, self.T)
         self.n = -(-self.T // self.B)
@@ -116,10 +123,12 @@ class _Blocks:
         own = padded[1:].reshape(self.n, self.B)
         entered, left = padded[: -1 : self.B, None], own[:, -1:]
         order = np.tri(self.B, k=0 if projection.own == "inclusive" else -1, dtype=bool)
-        self.inside = (own[:, :, None] == own[:, None, :]) & order
-        self.meets = (own == entered)[..., None]
-        self.adds = (own == left)[..., None]
-        self.keeps = (left == entered).astype(np.float64)[..., None]
+        self.crossed = bool((own == entered).any())
+        place, kind = backend.of(like).from_host, _real(like)
+        self.inside = place((own[:, :, None] == own[:, None, :]) & order)
+        self.meets = place((own == entered)[..., None])
+        self.adds = place((own == left)[..., None])
+        self.keeps = place((left == entered).astype(kind)[..., None])
 
     def cut(self, x: Array) -> Array:
         """(..., T, d) as blocks (..., n, B, d), zeros at the end."""
@@ -140,13 +149,8 @@ class _Blocks:
         Args:
             added (..., n, a, b): of each block. first (..., a, b): before the first.
         """
-        after = scan(
-            self.keeps.astype(np.real(ops.stop_gradient(added)).dtype),
-            added,
-            axis=-3,
-            initial=first,
-        )
-        if not self.meets.any():
+        after = scan(self.keeps, added, axis=-3, initial=first)
+        if not self.crossed:
             return None, after[..., -1, :, :]
         before = ops.concatenate([ops.expand_dims(first, -3), after[..., :-1, :, :]], axis=-3)
         return before, after[..., -1, :, :]
@@ -159,7 +163,7 @@ def _summed(
 
     A key that a query does not meet is left out before its product, whatever its size.
     """
-    blocks = _Blocks(projection, ranges)
+    blocks = _Blocks(projection, ranges, k)
     K, Q = blocks.cut(k), blocks.cut(q)
     moved = ops.where(blocks.inside, Q @ ops.swapaxes(K, -1, -2), 0.0) @ K
     kept = ops.where(blocks.adds, K, 0.0)
@@ -173,7 +177,7 @@ def _sizes(
     projection: Projection, squares: Array, first: Array, ranges: Any
 ) -> tuple[Array, Array]:
     """Sums of squared norms (..., T, 1) over the range of each query, and the one after the last."""
-    blocks = _Blocks(projection, ranges)
+    blocks = _Blocks(projection, ranges, squares)
     s = blocks.cut(squares)
     size = ops.sum(ops.where(blocks.inside, ops.swapaxes(s, -1, -2), 0.0), axis=-1, keepdims=True)
     added = ops.sum(ops.where(blocks.adds, s, 0.0), axis=-2, keepdims=True)
@@ -195,7 +199,7 @@ def _windowed(projection: Projection, k: Array, q: Array, keys: Keys) -> tuple[K
         high = min(low + BLOCK, T)
         place = slice(max(0, n + low - reach), n + high)
         lag = np.arange(n + low, n + high)[:, None] - np.arange(place.start, place.stop)
-        seen = (lag >= newest) & (lag <= reach)
+        seen = backend.of(k).from_host((lag >= newest) & (lag <= reach))
         K = used[..., place, :]
         scores = ops.where(seen, q[..., low:high, :] @ ops.swapaxes(K, -1, -2), 0.0)
         moved = scores @ K

@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.forms.tnt import pieces
 from atlas_ref.forms.tnt.config import Config, Global
 from atlas_ref.forms.tnt.memories import global_run, local_run
-from atlas_ref.forms.tnt.state import Params, State, check_params, start
+from atlas_ref.forms.tnt.state import Params, State, check_params, start_like
 from atlas_ref.rules import sequence
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
@@ -46,16 +46,16 @@ def run(
     each = _tokens_of(config, tokens, state)
     reset = each[0].reset
     T = each[0].k.shape[-2]
-    leading, dtype = each[0].k.shape[:-2], each[0].k.dtype
+    leading = each[0].k.shape[:-2]
     reads = []
     starts = [] if reset is None else [int(t) for t in np.nonzero(reset)[0] if t > 0]
     for first, last in itertools.pairwise([0, *starts, T]):
         if reset is not None and reset[first]:
-            state = start(config, params, leading, dtype=dtype)
+            state = start_like(config, params, leading, each[0].k)
         part = tuple(pieces.cut(own, first, last) for own in each)
         state, y = _document(config, params, part, state)
         reads.append(y)
-    return state, pieces.joined(reads)
+    return pieces.settled(state), pieces.joined(reads)
 
 
 def _tokens_of(

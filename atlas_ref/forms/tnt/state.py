@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from atlas_ref import backend
 from atlas_ref.forms.tnt.config import Config, Global, Local
+from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
@@ -90,10 +91,16 @@ def start(
         ValueError: parameters that do not fit the configuration.
     """
     check_params(config, params)
+    require_floating(dtype)
+    return start_like(config, params, leading, backend.current().zeros((), dtype))
+
+
+def start_like(config: Config, params: Params, leading: tuple[int, ...], like: Array) -> State:
+    """The same on the backend and in the precision of an array, for parameters that were checked."""
     places = tuple(
         Place(
-            memory=_at_origin(config, memory, fresh(memory, initial, leading, dtype)),
-            keys=_no_keys(memory, leading, dtype),
+            memory=_at_origin(config, memory, fresh(memory, initial, leading, like)),
+            keys=_no_keys(memory, leading, like),
         )
         for memory, initial in zip(config.memories, params.memories, strict=True)
     )
@@ -142,8 +149,12 @@ def _what(memory: Global | Local) -> str:
     )
 
 
-def fresh(memory: Global | Local, initial: Initial, leading: tuple[int, ...], dtype: Any) -> Any:
-    """The state of a memory's rule at W_init (or V_0), with an empty window (TNT-4)."""
+def fresh(memory: Global | Local, initial: Initial, leading: tuple[int, ...], like: Array) -> Any:
+    """The state of a memory's rule at W_init (or V_0), with an empty window (TNT-4).
+
+    Args:
+        like: an array of its precision and backend.
+    """
     config = memory.run_config
     shape = (config.d_out, memory.rule.d_phi(config)) if memory.rule.in_family else ()
     given = {
@@ -151,7 +162,9 @@ def fresh(memory: Global | Local, initial: Initial, leading: tuple[int, ...], dt
         for name, value in (("M", initial.M), ("S", initial.S))
         if value is not None
     }
-    return memory.rule.start(config, leading, dtype=dtype, **given)
+    if memory.rule.in_family and "M" not in given:
+        given["M"] = ops.zeros_like(like, shape=(*leading, *shape))
+    return memory.rule.start(config, leading, dtype=like.dtype, **given)
 
 
 def _at_origin(config: Config, memory: Global | Local, state: Any) -> Any:
@@ -169,20 +182,20 @@ def chunk_place(local: Local, position: Any) -> Any:
     return from_start % local.span
 
 
-def _no_keys(memory: Global | Local, leading: tuple[int, ...], dtype: Any) -> Keys:
+def _no_keys(memory: Global | Local, leading: tuple[int, ...], like: Array) -> Keys:
     if isinstance(memory, Global) or memory.projection.kind in ("none", "learned"):
         return Keys()
     d, projection = memory.config.d_in, memory.projection
     if projection.range == "window":
-        return Keys(rows=_zeros((*leading, 0, d), dtype))
+        return Keys(rows=_zeros((*leading, 0, d), like))
     summed = projection.kind == "sum_outer" and projection.norm == "sum_of_norms"
     return Keys(
-        total=_zeros((*leading, d, d), dtype), size=_zeros(leading, dtype) if summed else None
+        total=_zeros((*leading, d, d), like), size=_zeros(leading, like) if summed else None
     )
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
-    zeros = backend.current().zeros(shape, dtype)
+def _zeros(shape: tuple[int, ...], like: Array) -> Array:
+    zeros = ops.zeros_like(like, shape=shape)
     if isinstance(zeros, np.ndarray):
         zeros.flags.writeable = False
     return zeros
