@@ -294,6 +294,32 @@ def test_rows_of_a_batch_are_apart() -> None:
         assert_close(f"row {row}", y[row, 0], alone, LOOPS)
 
 
+@pytest.mark.clause("TNT-2", "TNT-4")
+def test_each_head_has_a_first_memory_of_its_own() -> None:
+    """Leading axes (2, 3) of tokens; memories (3, d_out, d_in), and shared ones."""
+    setting = setup("titans_lmm", 2)
+    draw = np.random.default_rng(6)
+    named = {
+        name: np.broadcast_to(x, (2, 3, *x.shape)).copy()
+        for name, x in setting.leaves["tokens"][0].items()
+    }
+    named["v"] = draw.standard_normal(named["v"].shape)
+    first = [0.5 * draw.standard_normal((3, D_OUT, D_IN)) for _ in range(2)]
+    first.append(setting.leaves["first"][2])
+    _, y = setting.run({"tokens": [named], "first": first})
+    for row, head in np.ndindex(2, 3):
+        alone = {
+            "tokens": [{name: x[row, head] for name, x in named.items()}],
+            "first": [first[0][head], first[1][head], first[2]],
+        }
+        want = loops.paper(setting.memories(alone)).y
+        assert_close(f"row {row}, head {head}", y[row, head], want, LOOPS)
+    for wrong in (np.ones((2, D_OUT, D_IN)), np.ones((D_IN, D_OUT))):
+        params = tnt.Params(memories=(tnt.Initial(M=wrong), tnt.Initial(), tnt.Initial()))
+        with pytest.raises(ValueError, match=r"M: shape .*, expected \(4, 5\), after leading"):
+            tnt.start(setting.config, params, (2, 3))
+
+
 @pytest.mark.clause("TNT-13")
 @pytest.mark.parametrize("form", ["sequential", "atlas_parallel", "kernel"])
 def test_the_form_of_a_run_changes_nothing(form: str) -> None:

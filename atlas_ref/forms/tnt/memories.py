@@ -84,9 +84,17 @@ def _side_by_side(local: Local, initial: Initial, tokens: Tokens, count: int) ->
     """So many whole shards, which know nothing of each other, as one axis of a single run (TNT-4)."""
     axis = len(tokens.k.shape) - 2
     part = pieces.folded(tokens, count)
+    initial = initial.replaced(M=_beside_shards(initial.M), S=_beside_shards(initial.S))
     state = fresh(local, initial, part.k.shape[:-2], part.k)
     state, y = _shard(local, initial, part, state)
     return pieces.last_of(state, axis), pieces.unfolded(y)
+
+
+def _beside_shards(value: Array) -> Array:
+    """W_init with the axis of shards, where it has leading axes of its own."""
+    if value is None or len(value.shape) == 2:
+        return value
+    return ops.expand_dims(value, -3)
 
 
 def _anew(local: Local, initial: Initial, tokens: Tokens, before: Any) -> Any:

@@ -158,13 +158,29 @@ def fresh(memory: Global | Local, initial: Initial, leading: tuple[int, ...], li
     config = memory.run_config
     shape = (config.d_out, memory.rule.d_phi(config)) if memory.rule.in_family else ()
     given = {
-        name: ops.broadcast_to(value, (*leading, *shape))
+        name: _spread(name, value, (*leading, *shape))
         for name, value in (("M", initial.M), ("S", initial.S))
         if value is not None
     }
     if memory.rule.in_family and "M" not in given:
         given["M"] = ops.zeros_like(like, shape=(*leading, *shape))
     return memory.rule.start(config, leading, dtype=like.dtype, **given)
+
+
+def _spread(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """A first memory for each leading index; one of fewer leading axes is shared (TNT-2).
+
+    Raises:
+        ValueError: names the tensor, its shape and the one needed.
+    """
+    fits = value.shape[-2:] == shape[-2:] and len(value.shape) <= len(shape)
+    leading = zip(value.shape[-3::-1], shape[-3::-1], strict=False)
+    if not fits or any(own not in (1, size) for own, size in leading):
+        raise ValueError(
+            f"{name}: shape {value.shape}, expected {shape[-2:]}, after leading axes that "
+            f"broadcast against {shape[:-2]}"
+        )
+    return ops.broadcast_to(value, shape)
 
 
 def _at_origin(config: Config, memory: Global | Local, state: Any) -> Any:
