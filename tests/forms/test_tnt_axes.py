@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt.projection import projected
@@ -145,6 +147,78 @@ def test_a_cut_changes_nothing(name: str) -> None:
                 if getattr(want.keys, field) is not None:
                     a, b = getattr(got.keys, field), getattr(want.keys, field)
                     assert_close(f"{field} cut at {at}", a, b, LOOPS)
+
+
+READS = {"after": "after", "before": "before", "chunk_start": "start"}
+NORMS = {"per_key": "each", "unit_keys_assumed": "none", "sum_of_norms": "sum"}
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> tuple[Setup, loops.Reading, int]:
+    """A TNT with a value of every axis at once, its reading, and a place to cut it."""
+    tokens = draw(st.integers(2, 20))
+    read_global = draw(st.sampled_from([*READS, "none"]))
+    read_local, norm = draw(st.sampled_from(list(READS))), draw(st.sampled_from(list(NORMS)))
+    reach = draw(st.sampled_from(["chunk", "shard", "sequence", "window"]))
+    window = draw(st.integers(1, 6)) if reach == "window" else None
+    own, running, lost, carry, through = (draw(st.booleans()) for _ in range(5))
+    origin = draw(st.sampled_from([0, 1]))
+    of_local = {
+        "base": "running" if running else "chunk_start",
+        "read": read_local,
+        "reset": "instead_of_write" if lost else "before_write",
+        "reset_momentum": "carry" if carry else "zero",
+        "chunk_origin": "document" if through else "shard",
+        "projection": tnt.Projection(
+            range=reach,
+            window=window,
+            own="inclusive" if own else "exclusive",
+            norm=norm,
+        ),
+    }
+    setting = setup(
+        draw(st.sampled_from(["titans_lmm", "omega"])),
+        draw(st.integers(1, 2)),
+        seed=draw(st.integers(0, 9)),
+        tokens=tokens,
+        span=draw(st.integers(1, 6)),
+        spans=(draw(st.integers(1, 6)), draw(st.integers(1, 6))),
+        shards=(draw(st.integers(1, 9)), draw(st.integers(1, 9))),
+        of_global={"read": read_global},
+        of_local=of_local,
+        origin=origin,
+    )
+    reading = loops.Reading(
+        range=window or reach,
+        own=own,
+        norm=NORMS[norm],
+        origin=origin,
+        absolute=through,
+        carry=carry,
+        running=running,
+        lost=lost,
+        global_read={**READS, "none": "none"}[read_global],
+        local_read=READS[read_local],
+    )
+    return setting, reading, draw(st.integers(1, tokens - 1))
+
+
+@pytest.mark.clause("TNT-5", "TNT-11", "TNT-13")
+@settings(max_examples=25, deadline=None)
+@given(case=mixed())
+def test_all_axes_at_once_are_their_loop(case: tuple[Setup, loops.Reading, int]) -> None:
+    setting, reading, at = case
+    want = loops.paper(setting.memories(), reading)
+    state, y = setting.run()
+    assert_close("y", y, want.y, LOOPS)
+    for i, place in enumerate(state.places):
+        assert_close(f"M of memory {i}", place.memory.M, want.M[i], LOOPS)
+        assert_close(f"S of memory {i}", place.memory.S, want.S[i], LOOPS)
+    tokens = len(y)
+    state, first = setting.run(cut(setting.leaves, 0, at))
+    rest = setting.tokens(cut(setting.leaves, at, tokens))
+    _, second = tnt.run(setting.config, setting.params(), rest, state)
+    assert_close("y in two calls", np.concatenate([first, second]), want.y, LOOPS)
 
 
 @pytest.mark.clause("TNT-7")
