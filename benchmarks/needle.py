@@ -27,15 +27,15 @@ from atlas_ref.train.use import held
 from benchmarks import kept
 from benchmarks import text as on_text
 
-ROWS, TOKENS, STEPS = 8, 192, 4000
+ROWS, TOKENS, STEPS = 8, 192, 3000
 #: Texts to learn from, the lengths of hay before and behind a needle, and digits of a number.
-TEXTS, HAY, DIGITS = 28_000, (0, 0, 4, 8, 16, 32, 64, 96), 4
+TEXTS, HAY, DIGITS = 28_000, (0, 0, 4, 8, 16, 32, 64, 96), 2
 #: Bytes of the library that hay is cut from.
 LIBRARY = 4_000_000
 
 MAG = Model(model="mag", dim=64, layers=2, heads=2, window=16)
 CASES: dict[str, Model] = {"MAG": MAG, "attention alone": MAG.replaced(memory=False)}
-ASKED = needle.Settings(lengths=(64, 128, 192), samples=32, digits=DIGITS)
+ASKED = needle.Settings(lengths=(64, 96, 128), samples=32, digits=DIGITS)
 KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES))
 
 

@@ -133,6 +133,25 @@ def prefixes(trace: Trace, page: str) -> str:
     return f"{table(head, rows)}\n{said}{_conditions(runs)}\n"
 
 
+def needle(trace: Trace, page: str) -> str:
+    """Needles that models find, as `python -m benchmarks.needle` left them."""
+    runs = _runs("needle.json")
+    head = ("model", "tokens", *(f"{each:g} %" for each in runs[0]["settings"]["asked"]["depths"]))
+    rows = []
+    for name, of in _cases(runs).items():
+        cells: dict[int, list[str]] = {}
+        for i, cell in enumerate(of[0]["cells"]):
+            exact = statistics.fmean(each["cells"][i]["exact"] for each in of)
+            mark = "" if cell["beyond"] else " (within)"
+            cells.setdefault(cell["length"], []).append(f"{exact:.2f}{mark}")
+        rows += [(html.escape(name), str(length), *found) for length, found in cells.items()]
+    said = (
+        "Share of whole answers by the needle's depth in percent of the hay before it; *within*: "
+        "windows of attention lead back to it. "
+    )
+    return f"{table(head, rows)}\n{said}{_conditions(runs)}\n"
+
+
 def _spread(values: Sequence[float | None]) -> str:
     """The mean and the extremes of numbers; empty where there are none."""
     found = [each for each in values if each is not None]
@@ -142,4 +161,4 @@ def _spread(values: Sequence[float | None]) -> str:
     return mean if len(found) == 1 else f"{mean} ({min(found):.3f} to {max(found):.3f})"
 
 
-TABLES: tuple[Callable[[Trace, str], str], ...] = (recall, text, ngrams, prefixes)
+TABLES: tuple[Callable[[Trace, str], str], ...] = (recall, text, ngrams, prefixes, needle)
