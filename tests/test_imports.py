@@ -189,7 +189,7 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     }
     commands = {name for name in FILES if layer(name) == len(LAYERS) - 1}
     assert lazy - commands == {
-        "atlas_ref.oracle.sweep.cluster",
+        "atlas_ref.backend.cluster",
         "atlas_ref.certify.__init__",
         "atlas_ref.train.shown.board",
         "atlas_ref.train.shown.curve",

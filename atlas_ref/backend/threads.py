@@ -1,4 +1,4 @@
-"""Threads for independent parts of a computation, which compute the same with or without them."""
+"""Threads for independent parts of a computation, the same to rounding with or without them."""
 
 from __future__ import annotations
 
@@ -94,6 +94,21 @@ def one_for_products() -> contextlib.AbstractContextManager[None]:
     them at every product: tens of milliseconds in place of a tenth.
     """
     return _alone.held()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Keep all that follows to the calling thread, products too.
+
+    How work is cut into parts decides the order of sums within products: so numbers are the same
+    bit for bit on machines with other numbers of processors (TRAIN-20).
+    """
+    before, _inside.yes = _inside.yes, True
+    try:
+        with _alone.held():
+            yield
+    finally:
+        _inside.yes = before
 
 
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork

@@ -2,7 +2,7 @@
 
     g = mean over micro-batches of d loss / d params,    params, optimiser <- update(params, g, s)
 
-Specified in specs/train.md (TRAIN-9 to TRAIN-11).
+Specified in specs/train.md (TRAIN-9 to TRAIN-11, TRAIN-20).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from atlas_ref.train import models, optimisers, sampler
 from atlas_ref.train.data import Data
 from atlas_ref.train.sampler import Place, Rows
 from atlas_ref.train.settings import Settings
+from atlas_ref.types import Array
 from tape import plain
 from tape.nested import flatten
 
@@ -35,6 +36,10 @@ KIND = np.float32
 
 class Diverged(ValueError):
     """A step that cannot be taken: a loss, a gradient or a value on the way is not finite."""
+
+
+class Lost(ValueError):
+    """A step whose batches do not come back from workers (TRAIN-21)."""
 
 
 class Task(NamedTuple):
@@ -63,6 +68,24 @@ class Moment(NamedTuple):
     optimiser: groups.State
     place: Place
     state: language_model.State | None
+
+
+class Batch(NamedTuple):
+    """What a batch gives to a step.
+
+    Attributes:
+        loss: mean over its predicted tokens.
+        gradient: leaves of that of the loss, each in the order of C.
+        state: of the model behind it; None where the batch had a start.
+    """
+
+    loss: float
+    gradient: list[Array]
+    state: language_model.State | None
+
+
+#: What computes the batches of a step elsewhere, and gives them in their order (TRAIN-20).
+Elsewhere = Callable[[Task, language_model.Params, Sequence[Rows]], Iterable[Batch]]
 
 
 class Measured(NamedTuple):
@@ -114,68 +137,119 @@ def start(own: Task) -> Moment:
     return Moment(0, params, groups.init(own.optimiser, params), own.data.sampler.start(), state)
 
 
-def step(own: Task, before: Moment) -> tuple[Moment, Measured]:
+def step(
+    own: Task, before: Moment, elsewhere: Elsewhere | None = None
+) -> tuple[Moment, Measured]:
     """One outer step (TRAIN-10).
+
+    Args:
+        elsewhere: what computes the batches; None for this process (TRAIN-20).
 
     Returns:
         what it leaves, and what it tells; arrays of the moment before must not be used any more.
 
     Raises:
         Diverged: a loss or a gradient that is not finite; `before` is as it was.
+        Lost: batches do not come back from elsewhere; `before` is as it was.
     """
-    with _finite(f"step {before.step + 1}"):
-        return _stepped(own, before)
+    with finite(f"step {before.step + 1}: "):
+        return _stepped(own, before, elsewhere)
 
 
 @contextlib.contextmanager
-def _finite(what: str) -> Iterator[None]:
-    """Turn what is not finite, wherever it is found, into one line."""
+def finite(what: str = "") -> Iterator[None]:
+    """Turn what is not finite, wherever it is found, into one line that begins with `what`."""
     try:
         with np.errstate(all="ignore"):
             yield
         return
+    except Lost as error:
+        raise Lost(f"{what}{error}") from None
     except ValidationError as error:
         reason = first_problem(error)
     except ValueError as error:
         reason = str(error)
-    raise Diverged(f"{what}: {reason}")
+    raise Diverged(f"{what}{reason}")
 
 
-def _stepped(own: Task, before: Moment) -> tuple[Moment, Measured]:
-    s, place, state = own.settings, before.place, before.state
-    total: list[Any] = []
-    value, count, build = 0.0, 0, None
-    for _ in range(s.accumulation):
-        batch, place = own.data.sampler.batch(place)
-        count += batch.tokens
-        for rows, reset, share in _calls(own, batch):
-            found, grads, state = gradient(own.config, before.params, state, rows, reset)
-            share /= s.accumulation
-            value += share * found
-            leaves, _, build = flatten(grads, "grads")
-            total = _added(total, leaves, share)
+def _stepped(own: Task, before: Moment, elsewhere: Elsewhere | None) -> tuple[Moment, Measured]:
+    batches, place = _drawn(own, before.place)
+    found = elsewhere(own, before.params, batches) if elsewhere else _here(own, before, batches)
+    total: list[Array] = []
+    value, state, share = 0.0, before.state, 1.0 / len(batches)
+    for each in found:
+        value += share * each.loss
+        total = _added(total, each.gradient, share)
+        state = each.state
     if not math.isfinite(value):
         raise ValueError(f"the loss is {value}")
-    assert build is not None
+    _, _, build = flatten(before.params, "params")
     params, after = groups.update(
         own.optimiser, before.optimiser, before.params, build(total), before.step
     )
     first: Any = own.optimiser.moving[0].optimiser
+    count = sum(each.tokens for each in batches)
     told = Measured(value, after.norm, first.rate_at(before.step), count)
     return Moment(before.step + 1, params, after, place, state), told
 
 
-def _calls(own: Task, batch: Rows) -> list[tuple[Rows, Any, float]]:
+def _drawn(own: Task, place: Place) -> tuple[list[Rows], Place]:
+    """The batches of a step, and the place behind them."""
+    found = []
+    for _ in range(own.settings.accumulation):
+        batch, place = own.data.sampler.batch(place)
+        found.append(batch)
+    return found, place
+
+
+def _here(own: Task, before: Moment, batches: Sequence[Rows]) -> Iterator[Batch]:
+    """What the batches of a step give, one after another in this process."""
+    state = before.state
+    for batch in batches:
+        found = of_batch(own.config, before.params, state, batch, documents=own.documents)
+        state = found.state
+        yield found
+
+
+def of_batch(
+    config: language_model.Config,
+    params: language_model.Params,
+    state: language_model.State | None,
+    batch: Rows,
+    *,
+    documents: bool,
+) -> Batch:
+    """What a batch gives: sums over its calls, in their order (TRAIN-10).
+
+    Args:
+        state: before the batch; None for a start.
+        documents: whether memories start anew where a document starts.
+    """
+    total: list[Array] = []
+    value = 0.0
+    for rows, reset, share in _calls(batch, documents):
+        found, grads, state = gradient(config, params, state, rows, reset)
+        value += share * found
+        total = _added(total, flatten(grads, "grads")[0], share)
+    # sums within an array, and products, depend on the order of its numbers
+    return Batch(value, [_in_order(each) for each in total], state)
+
+
+def _calls(batch: Rows, documents: bool) -> list[tuple[Rows, Any, float]]:
     """Rows of a batch that run together, where documents start in them, and their share."""
-    if not own.documents:
+    if not documents:
         return [(batch, None, 1.0)]
     found = sampler.groups(batch)
     return [(rows, reset, len(rows.ids) / len(batch.ids)) for rows, reset in found]
 
 
-def _added(total: list[Any], leaves: Sequence[Any], share: float) -> list[Any]:
+def _added(total: list[Array], leaves: Sequence[Array], share: float) -> list[Array]:
     scaled = list(leaves) if share == 1.0 else [share * each for each in leaves]
     return [a + b for a, b in zip(total, scaled, strict=True)] if total else scaled
+
+
+def _in_order(x: Array) -> Array:
+    return x if x.flags.c_contiguous else x.reshape(-1).reshape(x.shape)
 
 
 def gradient(
@@ -243,8 +317,8 @@ def evaluate(own: Task, moment: Moment) -> Loss | None:
     value, count = 0.0, 0
     batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
     for batch in batches:
-        for rows, reset, _ in _calls(own, batch):
-            with _finite("held-out text"):
+        for rows, reset, _ in _calls(batch, own.documents):
+            with finite("held-out text: "):
                 found = _loss(own.config, moment.params, begun(len(rows.ids)), rows, reset)
             value += found * rows.tokens
             count += rows.tokens

@@ -20,7 +20,7 @@ from atlas_ref.models import checkpoint as models
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
 from atlas_ref.train import checkpoint, data, loop
-from atlas_ref.train.loop import Diverged, Moment, Task
+from atlas_ref.train.loop import Diverged, Elsewhere, Lost, Moment, Task
 from atlas_ref.train.settings import Settings
 from atlas_ref.train.vocabulary import NAME
 
@@ -145,11 +145,23 @@ def settings_of(folder: Path) -> Settings:
         raise ValueError(f"{path}: {error}") from None
 
 
-def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None) -> Ended:
+def run(
+    folder: Path,
+    own: Task,
+    moment: Moment,
+    watcher: Watcher | None = None,
+    *,
+    elsewhere: Elsewhere | None = None,
+) -> Ended:
     """Train from a moment to the last step (TRAIN-10 to TRAIN-15).
+
+    Args:
+        elsewhere: what computes the batches of a step; None for this process (TRAIN-20).
 
     Raises:
         Diverged: the loss is not finite; the folder has the last checkpoint, and the message its
+            name.
+        Lost: no worker is left; the folder has a checkpoint of the last step, and the message its
             name.
         ValueError: names the file that cannot be written; the last checkpoint is whole.
     """
@@ -162,8 +174,8 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
         folder, s.keep, moment.step
     )  # a kill may have come between the last save and this
     while moment.step < s.steps:
-        with _told_last(last):
-            moment, told = loop.step(own, moment)
+        with _told_last(last), _saved_last(folder, own, moment):
+            moment, told = loop.step(own, moment, elsewhere)
         loss, number = told.loss, moment.step
         line = _line(own, number, told, clock.speed(told.tokens))
         log.write(line, kept=number % s.log_every == 0 or number == s.steps)
@@ -199,6 +211,19 @@ def _told_last(path: Path) -> Iterator[None]:
         yield
     except Diverged as error:
         raise Diverged(f"{error}; the last checkpoint is {path}") from None
+
+
+@contextlib.contextmanager
+def _saved_last(folder: Path, own: Task, moment: Moment) -> Iterator[None]:
+    """Leave a checkpoint of the moment before a step that no worker is left for (TRAIN-21)."""
+    try:
+        yield
+    except Lost as error:
+        path = folder / checkpoint.NAME.format(moment.step)
+        if not path.exists():
+            checkpoint.save(folder, own, moment)
+            checkpoint.keep(folder, own.settings.keep)
+        raise Lost(f"{error}; the last checkpoint is {path}, --resume goes on") from None
 
 
 def _source(step: int, own: Task) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_documents_in_a_row_start_memories_anew(tmp_path):
     ids = np.random.default_rng(0).integers(0, 256, (3, 9))
     starts = np.zeros((3, 9), bool)
     starts[1, 4] = starts[2, 4] = True
-    calls = loop._calls(own, Rows(ids, starts))
+    calls = loop._calls(Rows(ids, starts), own.documents)
     assert [(len(rows.ids), share) for rows, _, share in calls] == [(1, 1 / 3), (2, 2 / 3)]
     found = sum(
         share * loop.gradient(own.config, params, None, rows, reset)[0]

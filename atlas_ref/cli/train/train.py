@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -86,6 +86,8 @@ def train(
     save_every: Annotated[int | None, _one("--save-every", text="Steps between checkpoints. 100.", min=1)] = None,
     keep: Annotated[int | None, _one("--keep", text="Checkpoints that stay. 5.", min=1)] = None,
     log_every: Annotated[int | None, _one("--log-every", "--log-interval", text="Steps. 1.", min=1)] = None,
+    workers: Annotated[int | None, _one("--workers", "--jobs", text="Processes that share the batches of a step.", min=1)] = None,
+    scheduler: Annotated[str | None, _one("--scheduler", text="A Dask scheduler, in place of --workers.", metavar="ADDRESS")] = None,
     epochs: Annotated[str | None, typer.Option("--epochs", hidden=True)] = None,
     device: Annotated[str | None, typer.Option("--device", hidden=True)] = None,
     num_workers: Annotated[str | None, typer.Option("--num-workers", hidden=True)] = None,
@@ -112,7 +114,8 @@ def train(
         if (message := flags.refused(public)) is not None:
             raise ValueError(message)
         chosen = _chosen(given)
-        return _run(out, chosen, resume, rollback, tensorboard, as_json)
+        how = _How(resume, rollback, workers, scheduler, tensorboard, as_json)
+        return _run(out, chosen, how)
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
@@ -161,36 +164,58 @@ def _weights(text: str) -> list[float]:
     return found
 
 
-def _run(
-    out: Path,
-    chosen: dict[str, Any],
-    resume: bool,
-    rollback: int | None,
-    events: Path | None,
-    as_json: bool,
-) -> int:
-    from atlas_ref.train import checkpoint, run
+class _How(NamedTuple):
+    """How a run is made, which changes nothing that it learns."""
 
-    if rollback is not None and not resume:
+    resume: bool
+    rollback: int | None
+    workers: int | None
+    scheduler: str | None
+    events: Path | None
+    as_json: bool
+
+
+def _run(out: Path, chosen: dict[str, Any], how: _How) -> int:
+    from atlas_ref.train import checkpoint, run, workers
+
+    if how.rollback is not None and not how.resume:
         raise ValueError("--rollback: belongs to --resume")
-    drawn = _board(events)
-    settings = of_options.settings(chosen, run.settings_of(out) if resume else None)
-    own, moment = run.prepare(out, settings, resume=resume, at_most=rollback)
-    with drawn(moment.step) as written:  # which may refuse its folder, before a word is said
-        if rollback is not None:  # now that the run can go on
-            checkpoint.roll_back(out, moment.step)
-        output.say(f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}")
-        with (
-            progress.stopping() as stopped,
-            progress.bar(settings.steps, moment.step) as shown,
-        ):
-            told = progress.both(shown, written)
-            ended = run.run(out, own, moment, run.Watcher(told, stopped))
+    drawn = _board(how.events)
+    settings = of_options.settings(chosen, run.settings_of(out) if how.resume else None)
+    with workers.opened(settings, count=how.workers, scheduler=how.scheduler) as elsewhere:
+        own, moment = run.prepare(out, settings, resume=how.resume, at_most=how.rollback)
+        with drawn(moment.step) as written:  # which may refuse its folder, before a word is said
+            if how.rollback is not None:  # now that the run can go on
+                checkpoint.roll_back(out, moment.step)
+            output.say(
+                f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}"
+                f"{_shared(settings.accumulation, elsewhere)}"
+            )
+            with (
+                progress.stopping() as stopped,
+                progress.bar(settings.steps, moment.step) as shown,
+            ):
+                told = run.Watcher(progress.both(shown, written), stopped)
+                ended = run.run(out, own, moment, told, elsewhere=elsewhere)
+    return _told(out, settings.steps, ended, how.as_json)
+
+
+def _shared(batches: int, elsewhere: Any) -> str:
+    """How many batches a step has, for how many threads of workers (TRAIN-20)."""
+    if elsewhere is None:
+        return ""
+    count = elsewhere.threads
+    return f"; {batches} batches of a step on {count} threads of workers"
+
+
+def _told(out: Path, steps: int, ended: Any, as_json: bool) -> int:
+    from atlas_ref.train import run
+
     about = {
         "exit": 0 if ended.finished else 130,
         "out": str(out),
         "step": ended.step,
-        "steps": settings.steps,
+        "steps": steps,
         "loss": ended.loss,
         "held_out": None if ended.held_out is None else ended.held_out._asdict(),
         "checkpoint": str(ended.path),

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from atlas_ref.backend import cluster as workers
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.sweep import cluster as sweep_dask
 from atlas_ref.oracle.sweep import modes as sweep_modes
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.sweep import Named, Sweep, sweep
@@ -420,7 +420,7 @@ def test_bad_input_on_a_cluster_is_one_line_here(cluster: Any, tmp_path: Path) -
 def test_no_scheduler_is_one_line(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_dask, "PATIENCE", 1.0)
+    monkeypatch.setattr(workers, "PATIENCE", 1.0)
     with pytest.raises(CaseError, match="scheduler: nothing answers at"):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=address)
 
@@ -433,7 +433,7 @@ def test_a_client_that_could_not_connect_is_gone(
     # Collected later, it may wait for a lock that the start of another client holds.
     import distributed
 
-    monkeypatch.setattr(sweep_dask, "PATIENCE", 0.2)
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
     gc.disable()
     try:
         with pytest.raises(CaseError, match="scheduler: nothing answers at") as refused:
@@ -451,7 +451,7 @@ def test_a_scheduler_without_workers_is_one_line(
 ) -> None:
     import distributed
 
-    monkeypatch.setattr(sweep_dask, "PATIENCE", 1.0)
+    monkeypatch.setattr(workers, "PATIENCE", 1.0)
     with (
         distributed.LocalCluster(
             n_workers=0, processes=False, dashboard_address=None, silence_logs=50
