@@ -158,7 +158,8 @@ def run(folder: Path, own: Task, moment: Moment, watcher: Watcher | None = None)
     last = folder / checkpoint.NAME.format(moment.step)
     saved, loss, held, clock = moment.step, None, None, _Clock()
     finished = True
-    checkpoint.keep(folder, s.keep)  # a kill may have come between the last save and this
+    # a kill may have come between the last save and this
+    checkpoint.keep(folder, s.keep, moment.step)
     while moment.step < s.steps:
         with _told_last(last):
             moment, told = loop.step(own, moment)

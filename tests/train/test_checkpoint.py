@@ -332,10 +332,10 @@ def test_a_kill_between_the_last_checkpoint_and_the_removal_of_old_ones_leaves_n
     trained(whole, asked)
     keep = checkpoint.keep
 
-    def dies(folder: Path, count: int) -> None:
-        if checkpoint.steps(folder)[0] == asked.steps:
+    def dies(folder: Path, count: int, step: int) -> None:
+        if step == asked.steps:
             raise KeyboardInterrupt
-        keep(folder, count)
+        keep(folder, count, step)
 
     monkeypatch.setattr(checkpoint, "keep", dies)
     with pytest.raises(KeyboardInterrupt):
