@@ -170,9 +170,8 @@ def run(
     last = folder / checkpoint.NAME.format(moment.step)
     saved, loss, held, clock = moment.step, None, None, _Clock()
     finished = True
-    checkpoint.keep(
-        folder, s.keep, moment.step
-    )  # a kill may have come between the last save and this
+    # a kill may have come between the last save and this
+    checkpoint.keep(folder, s.keep, moment.step)
     while moment.step < s.steps:
         with _told_last(last), _saved_last(folder, own, moment):
             moment, told = loop.step(own, moment, elsewhere)

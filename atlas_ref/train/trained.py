@@ -22,6 +22,10 @@ from atlas_ref.train.settings import Settings
 from atlas_ref.train.vocabulary import NAME, Bytes, Vocabulary, vocabulary
 
 
+class WrongVocabulary(ValueError):
+    """A vocabulary that cannot be read, or that the model does not have."""
+
+
 class Trained(NamedTuple):
     """A model, and what reads and writes its text.
 
@@ -64,8 +68,9 @@ def load(path: str | os.PathLike[str], *, tokenizer: str | None = None) -> Train
         the model, float32 where a run saved it. A run that goes on meanwhile is not disturbed.
 
     Raises:
+        WrongVocabulary: names the file of a vocabulary that is wrong.
         ValueError: names the file and what is wrong with it, in one line: a folder without a whole
-            checkpoint, a file of another kind, or a vocabulary that the model does not have.
+            checkpoint, or a file of another kind.
     """
     last = _last(Path(path)) if os.path.isdir(path) else None
     file = Path(path) if last is None else last.path
@@ -137,10 +142,13 @@ def _words(own: Trained, tokenizer: str | None) -> Vocabulary:
     if tokenizer is None and trained:
         assert own.settings is not None
         tokenizer = str(beside) if beside.exists() else own.settings.text.tokenizer
-    found = vocabulary(tokenizer)
+    try:
+        found = vocabulary(tokenizer)
+    except ValueError as error:
+        raise WrongVocabulary(str(error)) from None
     if found.size != own.config.vocabulary:
         word = "bytes have" if tokenizer is None else f"{tokenizer} has"
-        raise ValueError(
+        raise WrongVocabulary(
             f"{own.path}: a model of {own.config.vocabulary} tokens, {word} {found.size}; a file of "
             "the library tokenizers is needed that has as many"
         )

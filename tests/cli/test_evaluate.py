@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,27 @@ def test_a_watch_once_appends_a_line_for_each_checkpoint(cli, tmp_path):
     assert run.lines(folder / RESULTS) == found
     again = cli("evaluate", "--watch", folder, "--once", *LIKE)
     assert (again.code, again.err) == (0, f"0 checkpoints evaluated, in {folder / RESULTS}\n")
+
+
+@pytest.mark.clause("EVAL-5", "EVAL-6")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--data", "gone"), "gone: no such file or folder"),
+        (("--tokenizer", "gone"), "gone: no such file"),
+        (("--tokenizer", "{folder}/run.json"), "run.json"),
+        (("--seq-len", 9999), "held out: .* a row needs 10000"),
+        (("--skip-tokens", 99), "skip: 99, no row or document"),
+        (("--data", "{folder}", "--only", "x"), "no file in this folder matches x"),
+    ],
+)
+def test_a_watch_with_text_that_fits_no_checkpoint_writes_nothing(words, message, cli, tmp_path):
+    folder = trained.copied(tmp_path / "run")
+    more = [str(each).format(folder=folder) for each in words]
+    ran = cli("evaluate", "--watch", folder, "--once", *LIKE, *more)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert re.search(message, ran.err), ran.err
+    assert not (folder / RESULTS).exists()
 
 
 @pytest.mark.clause("EVAL-5")

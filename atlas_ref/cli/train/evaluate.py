@@ -137,11 +137,16 @@ class _Work:
         from atlas_ref.train import trained
         from atlas_ref.train.use import held, measure
 
-        own = trained.load(path, tokenizer=self.tokenizer)
+        try:
+            own = trained.load(path, tokenizer=self.tokenizer)
+        except trained.WrongVocabulary as error:
+            raise measure.Unfit(str(error)) from None
         key = (own.settings, own.config.vocabulary)
         if self.held is None or self.held[0] != key:
-            text = held.corpus(own, self.data, **self.options)
-            self.held = (key, text)
+            try:
+                self.held = (key, held.corpus(own, self.data, **self.options))
+            except ValueError as error:
+                raise measure.Unfit(str(error)) from None
         with output.progress({"calls": "calls"}) as told:
             found = measure.evaluate(own, self.held[1], self.how, progress=told)
         return {"causal": own.config.causal, **described(found)}

@@ -28,6 +28,10 @@ from atlas_ref.train.use.without import WITHOUT
 from atlas_ref.types import Frozen
 
 
+class Unfit(ValueError):
+    """Text and settings with which no model can be measured."""
+
+
 class Settings(Frozen):
     """How text is read (EVAL-2, EVAL-3).
 
@@ -118,11 +122,15 @@ def evaluate(
         progress: called with "calls", calls that are done, and all of them.
 
     Raises:
-        ValueError: a text without a prediction that counts, or a loss that is not finite.
+        Unfit: a text without a prediction that counts.
+        ValueError: a loss that is not finite.
     """
-    calls = list(_calls(own, text, settings))
+    try:
+        calls = list(_calls(own, text, settings))
+    except ValueError as error:
+        raise Unfit(str(error)) from None
     if not any(_counted(call) for call in calls):
-        raise ValueError(f"skip: {settings.skip}, no row or document has a prediction behind it")
+        raise Unfit(f"skip: {settings.skip}, no row or document has a prediction behind it")
     anew = settings.state == "document"
     passes = 1 + anew + len(settings.without)
     told = _Told(progress, passes * len(calls))

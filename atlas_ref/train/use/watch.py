@@ -14,6 +14,7 @@ from typing import Any
 
 from atlas_ref.storage import files
 from atlas_ref.train import checkpoint, run
+from atlas_ref.train.use.measure import Unfit
 
 #: File of results in the folder that is watched.
 RESULTS = "evaluations.jsonl"
@@ -41,7 +42,8 @@ def watch(
 
     Args:
         results: file of lines, of earlier watches too.
-        evaluate: gives what a line says of a checkpoint beside its name and step.
+        evaluate: gives what a line says of a checkpoint beside its name and step; a ValueError is
+            the line of a checkpoint that is wrong, an `Unfit` ends the watch.
         told: called with each new line.
         stopped: asked before each checkpoint, and while nothing is to be done.
         once: whether the watch ends where no checkpoint is left.
@@ -52,6 +54,7 @@ def watch(
 
     Raises:
         ValueError: names the folder that cannot be read, or the file that cannot be written.
+        Unfit: of text or settings with which no checkpoint can be evaluated.
     """
     before = _begun(results)
     known, new = {line["checkpoint"] for line in before}, list[Line]()
@@ -77,6 +80,8 @@ def _line(path: Path, step: int, evaluate: Callable[[Path], Mapping[str, Any]]) 
     about: Line = {"checkpoint": path.name, "step": step}
     try:
         return about | dict(evaluate(path))
+    except Unfit:
+        raise
     except ValueError as error:
         if not os.path.lexists(path):
             return None

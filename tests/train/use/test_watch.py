@@ -7,6 +7,7 @@ import json
 import pytest
 
 from atlas_ref.train import checkpoint, run
+from atlas_ref.train.use.measure import Unfit
 from atlas_ref.train.use.watch import RESULTS, watch
 
 pytestmark = pytest.mark.host("writes in folders")
@@ -65,6 +66,19 @@ def test_a_checkpoint_that_is_wrong_has_its_error_and_one_that_went_has_no_line(
 
     new = watch(tmp_path, tmp_path / RESULTS, fail, once=True)
     assert [(each["step"], each.get("error")) for each in new] == [(1, "it is broken"), (3, None)]
+    assert watch(tmp_path, tmp_path / RESULTS, cost, once=True) == []
+
+
+@pytest.mark.clause("EVAL-5")
+def test_text_that_fits_no_checkpoint_ends_a_watch_without_a_line(tmp_path):
+    made(tmp_path, 1, 2)
+
+    def unfit(path):
+        raise Unfit("no text")
+
+    with pytest.raises(Unfit, match="no text"):
+        watch(tmp_path, tmp_path / RESULTS, unfit, once=True)
+    assert not (tmp_path / RESULTS).exists()
 
 
 @pytest.mark.clause("EVAL-5")
