@@ -14,6 +14,7 @@ FAMILIES = (
     "TITANS",
     "DELTA",
     "HEBBIAN",
+    "DPLR",
     "GATES",
     "WINDOW",
     "PHI",

@@ -1,0 +1,164 @@
+"""Members of the linear family as settings of the rule dplr (DPLR-8), in ops that carry gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from atlas_ref.rules import dplr
+from tape import ops
+
+RECORDED = Path(__file__).parents[1] / "data" / "peers_family"
+Inputs = dict[str, Any]
+Tokens = dict[str, Any]
+
+#: Settings that every member has but those that say otherwise.
+SCALED = {"query_scale": "1/sqrt(d_in)"}
+BEFORE = {**SCALED, "decay": "before_error"}
+
+
+def rows(x: Any) -> Any:
+    """A number per token as a column beside its vector."""
+    return ops.expand_dims(x, -1)
+
+
+def wide(x: Inputs, name: str) -> Any:
+    """An array of key heads for value heads."""
+    return dplr.of_groups(x[name], x["v"].shape[1] // x[name].shape[1])
+
+
+def plain(x: Inputs) -> Tokens:
+    return {name: x[name] for name in ("k", "v", "q")}
+
+
+def gated(x: Inputs) -> Tokens:
+    return plain(x) | {"retain": ops.exp(x["log_decay"])}
+
+
+def corrected(x: Inputs, read: str = "k") -> Tokens:
+    """The delta step: erase what `read` finds along beta k, write beta v."""
+    beta = rows(x["beta"])
+    return {
+        "v": beta * x["v"],
+        "erase_read": wide(x, read),
+        "erase_write": beta * wide(x, "k"),
+    }
+
+
+def normed(x: Inputs) -> Inputs:
+    def unit(z: Any) -> Any:
+        return z / ops.sqrt(ops.sum(z * z, axis=-1, keepdims=True) + 1e-6)
+
+    return {**x, "k": unit(x["k"]), "q": unit(x["q"])}
+
+
+def gdn2(x: Inputs) -> Tokens:
+    erase = {"erase_read": x["erase_gate"] * x["k"], "erase_write": x["k"]}
+    return gated(x) | erase | {"v": x["write_gate"] * x["v"]}
+
+
+def iplr(x: Inputs) -> Tokens:
+    return plain(x) | {"erase_read": -x["alpha"], "erase_write": x["beta"]}
+
+
+#: Member -> settings, tokens from inputs as the recorded files have them.
+MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
+    "linear_attn": (SCALED, plain),
+    "simple_gla": (SCALED, gated),
+    "gla": (SCALED, gated),
+    "rwkv6": (SCALED, lambda x: gated(x) | {"bonus": x["bonus"]}),
+    "delta": (SCALED, lambda x: plain(x) | corrected(x)),
+    "gated_delta": (BEFORE, lambda x: gated(x) | corrected(x)),
+    "kda": (BEFORE, lambda x: gated(x) | corrected(x)),
+    "kimi_linear": (BEFORE, lambda x: gated(normed(x)) | corrected(normed(x))),
+    "gdn2": (BEFORE, gdn2),
+    "gated_delta_product": (BEFORE, lambda x: gated(x) | corrected(x)),
+    "comba_decay_before_erase": (BEFORE, lambda x: gated(x) | corrected(x, "erase_key")),
+    "comba_decay_after_erase": (SCALED, lambda x: gated(x) | corrected(x, "erase_key")),
+    "iplr": (SCALED, iplr),
+    "dplr": (SCALED, lambda x: gated(x) | iplr(x)),
+    "rwkv7": (
+        {},
+        lambda x: gated(x) | {"erase_read": x["kk"], "erase_write": x["kk"] * x["a"]},
+    ),
+}
+
+
+def computed(member: str, x: Inputs, **settings: Any) -> dict[str, Any]:
+    """y (B, HV, T, V) and state (B, HV, K, V) of a member, by the rule."""
+    axes, tokens = MEMBERS[member]
+    k, v, q = x["k"], x["v"], x["q"]
+    sizes = {
+        "d_in": k.shape[-1],
+        "d_out": v.shape[-1],
+        "steps": v.shape[-2] // q.shape[-2],
+        "groups": v.shape[1] // k.shape[1],
+    }
+    config = dplr.Config(**{**sizes, **axes, **settings})
+    state = dplr.State(M=ops.transpose(x["state0"]))
+    state, y = dplr.run(config, dplr.Tokens(**tokens(x)), state)
+    return {"y": y, "state": ops.transpose(state.M)}
+
+
+def recorded(file: Path) -> tuple[str, Inputs, Inputs, Inputs, Inputs]:
+    """Member, inputs, cotangents, results and gradients of a recorded file, without their prefixes."""
+    with safe_open(file, "np") as opened:
+        member = json.loads(opened.metadata()["atlas_ref"])["parameters"]["member"]
+        tensors = {name: np.asarray(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
+    parts: dict[str, Inputs] = {"in": {}, "out": {}, "grad": {}, "bar": {}}
+    for name, value in tensors.items():
+        kind, own = name.split("/")
+        bar = own.endswith("_bar")
+        parts["bar" if bar else kind][own.removesuffix("_bar")] = value
+    return member, parts["in"], parts["bar"], parts["out"], parts["grad"]
+
+
+def drawn(member: str, seed: int = 0, **changes: Any) -> Inputs:
+    """Inputs of a member as the recorded files have them: 2 sequences, 2 heads, 5 tokens, 4 by 3."""
+    draw = np.random.default_rng(seed)
+    lead, (T, K, V) = (2, 2), (5, 4, 3)
+    n = 2 if member == "gated_delta_product" else 1
+    channels = member in ("gla", "rwkv6", "kda", "kimi_linear", "gdn2", "dplr", "rwkv7")
+    vectors = member in ("iplr", "dplr")
+    shapes = {
+        "k": (*lead, T * n, K),
+        "v": (*lead, T * n, V),
+        "q": (*lead, T, K),
+        "log_decay": (*lead, T, K) if channels else (*lead, T),
+        "beta": (*lead, T * n, K) if vectors else (*lead, T * n),
+        "bonus": (lead[1], K),
+        "state0": (*lead, K, V),
+        **dict.fromkeys(("erase_key", "erase_gate", "alpha", "kk", "a"), (*lead, T, K)),
+        "write_gate": (*lead, T, V),
+    }
+    x = {name: 0.5 * draw.standard_normal(shape) for name, shape in shapes.items()}
+    x["log_decay"] = -np.log1p(np.exp(2.0 * x["log_decay"]))
+    return {name: x[name] for name in NEEDED[member]} | changes
+
+
+_BASE = ("k", "v", "q", "state0")
+_DELTA = (*_BASE, "log_decay", "beta")
+
+#: Inputs of each member.
+NEEDED: dict[str, tuple[str, ...]] = {
+    "linear_attn": _BASE,
+    "simple_gla": (*_BASE, "log_decay"),
+    "gla": (*_BASE, "log_decay"),
+    "rwkv6": (*_BASE, "log_decay", "bonus"),
+    "delta": (*_BASE, "beta"),
+    "gated_delta": _DELTA,
+    "kda": _DELTA,
+    "kimi_linear": _DELTA,
+    "gdn2": (*_BASE, "log_decay", "erase_gate", "write_gate"),
+    "gated_delta_product": _DELTA,
+    "comba_decay_before_erase": (*_DELTA, "erase_key"),
+    "comba_decay_after_erase": (*_DELTA, "erase_key"),
+    "iplr": (*_BASE, "alpha", "beta"),
+    "dplr": (*_DELTA, "alpha"),
+    "rwkv7": (*_BASE, "log_decay", "kk", "a"),
+}
