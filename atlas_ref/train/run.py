@@ -218,10 +218,8 @@ def _saved_last(folder: Path, own: Task, moment: Moment) -> Iterator[None]:
     try:
         yield
     except Lost as error:
-        path = folder / checkpoint.NAME.format(moment.step)
-        if not path.exists():
-            checkpoint.save(folder, own, moment)
-            checkpoint.keep(folder, own.settings.keep)
+        path = checkpoint.save(folder, own, moment)
+        checkpoint.keep(folder, own.settings.keep, moment.step)
         raise Lost(f"{error}; the last checkpoint is {path}, --resume goes on") from None
 
 

@@ -75,7 +75,10 @@ MODELS = (
     ("lmm", {}, {}),
     ("lmm", {}, {"documents": False}),
     ("atlas-mag", {}, {"state": "fresh"}),
-    *(pytest.param(kind, {}, MUON, marks=pytest.mark.slow) for kind in ("mag", "mal", "mac", "omega")),
+    *(
+        pytest.param(kind, {}, MUON, marks=pytest.mark.slow)
+        for kind in ("mag", "mal", "mac", "omega")
+    ),
     pytest.param("mac", {"preset": "atlas-rnn"}, {}, marks=pytest.mark.slow),
 )
 
@@ -206,7 +209,11 @@ def test_workers_that_have_nothing_to_share_are_refused(asked, monkeypatch):
     for changes, how, message in (
         ({"state": "carried"}, {"count": 2}, "workers: the state is carried from batch to batch"),
         ({"state": "carried"}, {"scheduler": "x"}, "scheduler: the state is carried"),
-        ({}, {"count": 4}, "workers: 4, but a step has 3 to share; --gradient-accumulation-steps 4"),
+        (
+            {},
+            {"count": 4},
+            "workers: 4, but a step has 3 to share; --gradient-accumulation-steps 4",
+        ),
         ({}, {"count": 2, "scheduler": "x"}, "scheduler: takes the place of workers"),
     ):
         with (
@@ -282,7 +289,9 @@ def test_a_cluster_that_is_killed_ends_the_command_with_a_checkpoint(
     told = ran.err.splitlines()
     assert told[0].endswith("; 3 batches of a step on 2 threads of workers")
     assert told[1].startswith(f"atlas-ref: step 3: {message}")
-    assert told[1].endswith(f"; the last checkpoint is {out}/step-00000002.safetensors, --resume goes on")
+    assert told[1].endswith(
+        f"; the last checkpoint is {out}/step-00000002.safetensors, --resume goes on"
+    )
     assert len(told) == 2
     monkeypatch.undo()
     with threads.alone():
