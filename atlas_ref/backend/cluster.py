@@ -82,7 +82,7 @@ def started(count: int) -> Iterator[Any]:
                 n_workers=count,
                 threads_per_worker=1,
                 processes=True,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 memory_limit=0,  # what a step needs is no reason to end its process
                 silence_logs=logging.CRITICAL,
                 local_directory=place,

@@ -29,7 +29,7 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
         CaseError: dask is not installed, nothing answers at the address, the scheduler is lost, or
             no worker is left.
     """
-    folder = "" if work.source is None else os.getcwd()
+    folder, problem = "" if work.source is None else os.getcwd(), None
     perform = partial(remote, as_bytes(work), folder)
     try:
         with cluster.connected(address) as client:
@@ -40,7 +40,9 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
                     f"scheduler: the connection to {address} was lost: {type(error).__name__}"
                 ) from None
     except cluster.ClusterError as error:
-        raise CaseError(str(error)) from None
+        problem = str(error)
+    if problem is not None:  # raised without a reference to the client
+        raise CaseError(problem)
 
 
 def _on_client(

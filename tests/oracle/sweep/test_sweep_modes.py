@@ -343,7 +343,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
     ) as made:
         yield made
 
@@ -454,7 +458,7 @@ def test_a_scheduler_without_workers_is_one_line(
     monkeypatch.setattr(workers, "PATIENCE", 1.0)
     with (
         distributed.LocalCluster(
-            n_workers=0, processes=False, dashboard_address=None, silence_logs=50
+            n_workers=0, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as empty,
         pytest.raises(CaseError, match="has had no worker for 1 s"),
     ):
