@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 import tape
 from atlas_ref import backend
-from atlas_ref.messages import first_problem
+from atlas_ref.messages import in_one_line
 from atlas_ref.models import language_model
 from atlas_ref.models.initial import Initial
 from atlas_ref.optim import groups
@@ -123,22 +122,18 @@ def step(own: Task, before: Moment) -> tuple[Moment, Measured]:
     Raises:
         Diverged: a loss or a gradient that is not finite; `before` is as it was.
     """
-    with _finite(f"step {before.step + 1}"):
+    with finite(f"step {before.step + 1}"):
         return _stepped(own, before)
 
 
 @contextlib.contextmanager
-def _finite(what: str) -> Iterator[None]:
+def finite(what: str) -> Iterator[None]:
     """Turn what is not finite, wherever it is found, into one line."""
     try:
-        with np.errstate(all="ignore"):
+        with in_one_line(f"{what}: "), np.errstate(all="ignore"):
             yield
-        return
-    except ValidationError as error:
-        reason = first_problem(error)
     except ValueError as error:
-        reason = str(error)
-    raise Diverged(f"{what}: {reason}")
+        raise Diverged(str(error)) from None
 
 
 def _stepped(own: Task, before: Moment) -> tuple[Moment, Measured]:
@@ -244,7 +239,7 @@ def evaluate(own: Task, moment: Moment) -> Loss | None:
     batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
     for batch in batches:
         for rows, reset, _ in _calls(own, batch):
-            with _finite("held-out text"):
+            with finite("held-out text"):
                 found = _loss(own.config, moment.params, begun(len(rows.ids)), rows, reset)
             value += found * rows.tokens
             count += rows.tokens
