@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +49,23 @@ def first_problem(error: ValidationError) -> str:
     complete = isinstance(problem["input"], dict | list | tuple) or "found" in text
     found = "" if complete else f", found {shown(problem['input'])}"
     return f"{where}{text}{found}{_meant_value(problem)}"
+
+
+@contextlib.contextmanager
+def in_one_line(before: str = "") -> Iterator[None]:
+    """Turn a validation that fails into a `ValueError` that tells its main problem.
+
+    Args:
+        before: what stands before each message, such as "probe recall: ".
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(f"{before}{first_problem(error)}") from None
+    except ValueError as error:
+        if not before:
+            raise
+        raise ValueError(f"{before}{error}") from None
 
 
 def shown(value: Any) -> str:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 import tape
 from atlas_ref import backend
-from atlas_ref.messages import first_problem
+from atlas_ref.messages import in_one_line
 from atlas_ref.models import language_model
 from atlas_ref.models.initial import Initial
 from atlas_ref.optim import groups
@@ -158,16 +157,12 @@ def step(own: Task, before: Moment, elsewhere: Elsewhere | None = None) -> tuple
 def finite(what: str = "") -> Iterator[None]:
     """Turn what is not finite, wherever it is found, into one line that begins with `what`."""
     try:
-        with np.errstate(all="ignore"):
+        with in_one_line(), np.errstate(all="ignore"):
             yield
-        return
     except Lost as error:
         raise Lost(f"{what}{error}") from None
-    except ValidationError as error:
-        reason = first_problem(error)
     except ValueError as error:
-        reason = str(error)
-    raise Diverged(f"{what}{reason}")
+        raise Diverged(f"{what}{error}") from None
 
 
 def _stepped(own: Task, before: Moment, elsewhere: Elsewhere | None) -> tuple[Moment, Measured]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from atlas_ref import conventions
 from atlas_ref.blocks import BLOCKS, lmm, mac
 from atlas_ref.forms import support
@@ -17,7 +15,7 @@ from atlas_ref.layers import convention, feed_forward, memory, shared_memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
-from atlas_ref.messages import first_problem, no_such
+from atlas_ref.messages import in_one_line, no_such
 from atlas_ref.models import atlas_mag, checkpoint, language_model
 from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, FeatureMap, Sketch
 from atlas_ref.rules import FAMILY, deep_memory, omega, titans_lmm
@@ -77,10 +75,8 @@ def model(settings: Model, vocabulary: int) -> language_model.Config:
         ValueError: names the setting that the kind of model does not have, or that is wrong.
     """
     make = _atlas_mag if settings.model == "atlas-mag" else _of_blocks
-    try:
+    with in_one_line():
         found = make(settings, vocabulary)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
     if (count := numbers(found)) > LARGEST:
         raise ValueError(f"model: {count} numbers of parameters, at most {LARGEST} are trained")
     return found

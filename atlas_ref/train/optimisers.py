@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
-from atlas_ref.messages import first_problem
+from atlas_ref.messages import in_one_line
 from atlas_ref.optim import OPTIMISERS, clip, flat, groups, presets, sgd
 from atlas_ref.optim.schedule import Schedule
 from atlas_ref.train.settings import Settings
@@ -27,10 +25,8 @@ def optimiser(settings: Settings) -> groups.Config:
     Raises:
         ValueError: names the setting that is wrong.
     """
-    try:
+    with in_one_line():
         return _groups(settings)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
 
 
 def schedule(settings: Settings) -> Schedule:

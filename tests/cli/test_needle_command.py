@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atlas_ref.cli.probe import figure, heat
 from atlas_ref.train.probes import needle
 from atlas_ref.train.trained import load
 from atlas_ref.train.use import held, measure
@@ -51,6 +52,21 @@ def test_the_maps_are_a_figure_with_the_same_bytes_each_time(cli, tmp_path, name
         assert "MAC, which needs its memory" in ran.err
     assert places[0].read_bytes() == places[1].read_bytes()
     assert places[0].read_bytes().startswith(start)
+
+
+@pytest.mark.clause("EVAL-11")
+@pytest.mark.parametrize(("gain", "strength"), [(0.001, 0.01), (0.05, 0.5), (2.0, 1.0)])
+def test_gains_of_a_thousandth_are_pale(gain, strength, tmp_path, monkeypatch):
+    """The colour of a gain is its share of the largest one, or of a tenth of a nat."""
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra figures")
+    drawn = []
+    monkeypatch.setattr(figure, "save", lambda out, own, name: drawn.append(own))
+    cell = needle.Cell(64, 0.0, 0.0, 0.0, 0.0, 1.0, gain, 30, True)
+    heat.draw(tmp_path / "a.png", (cell, cell._replace(depth=50.0, gain=0.0)))
+    picture = drawn[0].axes[1].images[0]
+    assert float(picture.norm(gain)) == pytest.approx(0.5 + 0.5 * strength)
+    texts = [each.get_text() for each in drawn[0].axes[1].texts]
+    assert texts == [f"{gain:.2f}", "0.00"]
 
 
 @pytest.mark.clause("EVAL-11")

@@ -150,18 +150,14 @@ MOST = 100_000
 
 def _settings(name: str, chosen: dict[str, Any], own: dict[str, Any]) -> Settings:
     """The settings of one memory; convention and parameters are those of rules alone."""
-    from pydantic import ValidationError
-
-    from atlas_ref.messages import first_problem, no_such
+    from atlas_ref.messages import in_one_line, no_such
     from atlas_ref.train.probes.capacity import LEAST_SQUARES, MEMORIES, Settings
 
     if name not in MEMORIES:
         raise ValueError(f"probe capacity: {no_such('kind', name, MEMORIES)}")
     of_rule = {} if name == LEAST_SQUARES else own
-    try:
+    with in_one_line(f"probe capacity {name}: "):
         return Settings.model_validate({"memory": name, **chosen, **of_rule})
-    except ValidationError as error:
-        raise ValueError(f"probe capacity {name}: {first_problem(error)}") from None
 
 
 def _limit(settings: Settings) -> int:

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from atlas_ref.train.probes.needle import Cell
 
 
+#: Nats of a full colour at least, so that noise stays pale.
+FAINT = 0.1
+
+
 def draw(out: Path, cells: tuple[Cell, ...]) -> None:
     """Write two maps, exact answers and nats that the needle gains; a frame where attention alone
     leads to it.
@@ -47,15 +51,23 @@ def _map(
     name, title, form = what
     by_place = {(cell.depth, cell.length): cell for cell in cells}
     values = [[getattr(by_place[d, n], name) for n in lengths] for d in depths]
-    top = 1.0 if name == "exact" else max(1e-9, *(abs(each) for row in values for each in row))
+    top = 1.0 if name == "exact" else max(FAINT, *(abs(each) for row in values for each in row))
     look = {"cmap": "viridis", "vmin": 0.0} if name == "exact" else {"cmap": "RdBu", "vmin": -top}
     picture = axes.imshow(values, vmax=top, aspect="auto", **look)
     figure.colorbar(picture, ax=axes)
     for i, d in enumerate(depths):
         for j, n in enumerate(lengths):
-            axes.text(j, i, form.format(values[i][j]), ha="center", va="center", color="#777777")
+            text = form.format(round(values[i][j], 2) + 0.0)  # no -0.00
+            colour = _readable(picture.to_rgba(values[i][j]))
+            axes.text(j, i, text, ha="center", va="center", color=colour)
             if not by_place[d, n].beyond:
                 axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec="black"))
     axes.set(title=title, xlabel="tokens", ylabel="depth of the needle, %")
     axes.set_xticks(range(len(lengths)), [str(each) for each in lengths])
     axes.set_yticks(range(len(depths)), [f"{each:g}" for each in depths])
+
+
+def _readable(colour: tuple[float, float, float, float]) -> str:
+    """Black or white, whichever is read on a colour."""
+    red, green, blue, _ = colour
+    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"

@@ -91,15 +91,11 @@ def needle(
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    from pydantic import ValidationError
-
-    from atlas_ref.messages import first_problem
+    from atlas_ref.messages import in_one_line
     from atlas_ref.train.probes.needle import Settings
 
-    try:
+    with in_one_line("probe needle: "):
         return Settings.model_validate(given)
-    except ValidationError as error:
-        raise ValueError(f"probe needle: {first_problem(error)}") from None
 
 
 def _contribution(own: Trained, hay: Any, settings: Settings) -> dict[str, Any]:

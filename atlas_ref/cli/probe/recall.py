@@ -106,9 +106,7 @@ MOST = 1000
 
 def _settings(name: str, chosen: dict[str, Any]) -> Settings:
     """The settings of one memory, which its model takes."""
-    from pydantic import ValidationError
-
-    from atlas_ref.messages import first_problem, no_such
+    from atlas_ref.messages import in_one_line, no_such
     from atlas_ref.train.models import PRESETS
     from atlas_ref.train.probes.recall import KINDS, Settings, model
 
@@ -116,13 +114,9 @@ def _settings(name: str, chosen: dict[str, Any]) -> Settings:
         raise ValueError(f"probe recall: {no_such('kind', name, KINDS)}")
     if chosen["preset"] not in PRESETS:
         raise ValueError(f"--preset: {no_such('preset', chosen['preset'], PRESETS)}")
-    try:
+    with in_one_line(f"probe recall {name}: "):
         settings = Settings.model_validate({"memory": name, **chosen})
         model(settings)
-    except ValidationError as error:
-        raise ValueError(f"probe recall {name}: {first_problem(error)}") from None
-    except ValueError as error:
-        raise ValueError(f"probe recall {name}: {error}") from None
     return settings
 
 

@@ -109,19 +109,15 @@ def _settings(
     Raises:
         ValueError: names the option that is wrong.
     """
-    from pydantic import ValidationError
-
-    from atlas_ref.messages import first_problem
+    from atlas_ref.messages import in_one_line
     from atlas_ref.train.use.measure import Settings
 
     names = () if without == "none" else tuple(without.split(","))
     if len(set(names)) < len(names):
         raise ValueError(f"--without: {without!r} names one twice")
     given: dict[str, Any] = {"rows": rows, "tokens": tokens, "batches": batches, "skip": skip}
-    try:
+    with in_one_line("evaluate: "):
         return Settings.model_validate({**given, "state": state, "without": names})
-    except ValidationError as error:
-        raise ValueError(f"evaluate: {first_problem(error)}") from None
 
 
 class _Work:

@@ -50,9 +50,7 @@ def settings(given: Mapping[str, Any], before: Any = None) -> Any:
     """
     import json
 
-    from pydantic import ValidationError
-
-    from atlas_ref.messages import first_problem, shown
+    from atlas_ref.messages import in_one_line, shown
     from atlas_ref.train.settings import Settings
 
     if before is not None:
@@ -78,7 +76,5 @@ def settings(given: Mapping[str, Any], before: Any = None) -> Any:
         except UnicodeEncodeError:
             place = ".".join(PLACES[name])
             raise ValueError(f"{place}: {shown(value)}, a name in UTF-8 is needed") from None
-    try:
+    with in_one_line():
         return Settings.model_validate_json(json.dumps(nested))
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None

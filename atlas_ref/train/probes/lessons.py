@@ -13,20 +13,18 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 import tape
 from atlas_ref import backend
-from atlas_ref.messages import Progress, first_problem, unwatched
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.optim import clip, flat, groups
 from atlas_ref.optim.schedule import Schedule
 from atlas_ref.rules.checks import check_count
+from atlas_ref.train.loop import KIND, finite
 from atlas_ref.train.probes import recall
 from atlas_ref.train.probes.recall import Settings
 
-#: Precision of everything that is learnt.
-KIND = np.float32
 #: Streams of numbers of a seed: what is learnt from, and what is examined (PROBE-19).
 LEARNT, EXAMINED = 4, 5
 
@@ -142,20 +140,12 @@ class _Pupil:
         """One outer step; the loss before it.
 
         Raises:
-            ValueError: a loss, a gradient or a value on the way that is not finite.
+            Diverged: a loss, a gradient or a value on the way that is not finite.
         """
-        try:
-            with np.errstate(all="ignore"):  # what is not finite is refused
-                found = self._moved(asked)
-        except ValidationError as error:
-            raise ValueError(self._place() + first_problem(error)) from None
-        except ValueError as error:
-            raise ValueError(f"{self._place()}{error}") from None
+        with finite(f"{self.settings.memory}: step {self.steps + 1}: "):
+            found = self._moved(asked)
         self.steps += 1
         return found
-
-    def _place(self) -> str:
-        return f"{self.settings.memory}: step {self.steps + 1}: "
 
     def _moved(self, asked: recall.Sequences) -> float:
         def loss(params: Any) -> Any:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from atlas_ref import backend
 from atlas_ref.blocks import mac, module_of
-from atlas_ref.messages import Progress, first_problem, unwatched
+from atlas_ref.messages import Progress, in_one_line, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.rules.checks import precision
 from atlas_ref.train.models import shares_rows
@@ -255,11 +255,8 @@ def _run(own: Trained, ids: Any) -> np.ndarray[Any, Any]:
     begun = language_model.start(
         own.config, len(ids), dtype=precision(own.params.embedding), initial=own.initial
     )
-    try:
-        with np.errstate(all="ignore"):
-            _, logits = language_model.apply(own.config, own.params, begun, ids)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
+    with in_one_line(), np.errstate(all="ignore"):
+        _, logits = language_model.apply(own.config, own.params, begun, ids)
     found = np.asarray(backend.host(logits))
     if not np.isfinite(found).all():
         raise ValueError("the model's logits are not finite")

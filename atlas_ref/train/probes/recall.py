@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import conventions
 from atlas_ref.blocks import lmm
@@ -20,7 +20,7 @@ from atlas_ref.forms import support
 from atlas_ref.layers import convention, memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Biases, Level
-from atlas_ref.messages import first_problem, no_such
+from atlas_ref.messages import in_one_line, no_such
 from atlas_ref.models import language_model
 from atlas_ref.rules import RULES, delta, hebbian, omega, titans_lmm
 from atlas_ref.train.models import FORMS, PRESETS
@@ -169,10 +169,8 @@ def model(settings: Settings) -> language_model.Config:
     Raises:
         ValueError: names the setting that the rule or the preset refuses.
     """
-    try:
+    with in_one_line():
         return _model(settings)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
 
 
 def _model(s: Settings) -> language_model.Config:

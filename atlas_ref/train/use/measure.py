@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from atlas_ref import backend
-from atlas_ref.messages import Progress, first_problem, unwatched
+from atlas_ref.messages import Progress, in_one_line, unwatched
 from atlas_ref.models import language_model
 from atlas_ref.rules.checks import precision
 from atlas_ref.train import loop, sampler
@@ -205,18 +205,13 @@ def _mean(own: Trained, calls: list[Call], ratio: float, told: _Told) -> Loss:
 def _loss(own: Trained, state: Any, call: Call) -> tuple[Any, float]:
     """The state behind a call, and the mean of its predictions that count."""
     ids, targets = call.ids[:, :-1], call.ids[:, 1:]
-    try:
-        with np.errstate(all="ignore"):
-            after, logits = language_model.apply(
-                own.config, own.params, state, ids, reset=call.reset
-            )
-            if not _counted(call):
-                return after, 0.0
-            if call.skip:
-                logits, targets = logits[:, call.skip :], targets[:, call.skip :]
-            found = language_model.cross_entropy(logits, targets)
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
+    with in_one_line(), np.errstate(all="ignore"):
+        after, logits = language_model.apply(own.config, own.params, state, ids, reset=call.reset)
+        if not _counted(call):
+            return after, 0.0
+        if call.skip:
+            logits, targets = logits[:, call.skip :], targets[:, call.skip :]
+        found = language_model.cross_entropy(logits, targets)
     return after, float(backend.host(found))
 
 

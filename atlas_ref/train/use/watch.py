@@ -126,6 +126,6 @@ def _append(results: Path, line: Line) -> None:
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + max(seconds, SLICE)
     while not stopped() and (left := end - time.monotonic()) > 0:
         time.sleep(min(SLICE, left))

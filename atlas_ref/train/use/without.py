@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from atlas_ref import blocks as blocks_of
-from atlas_ref.messages import first_problem
+from atlas_ref.messages import in_one_line
 from atlas_ref.models import language_model
 
 #: Steps between two writes of a memory that never writes: more than any text has tokens.
@@ -54,10 +52,8 @@ def memory(
         ValueError: a model without memory, or blocks that cannot do without.
     """
     _require_memory(config)
-    try:
+    with in_one_line():
         blocks = blocks_of.with_memory(config.blocks, ())
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
     left = []
     for own in params.blocks:
         names = {"memory", "mix"} & set(type(own).model_fields)
