@@ -20,7 +20,7 @@ from atlas_ref.types import Array, check_kind
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
 #: The gate that is taken for one per output dimension where a memory is square (GATES-15).
-KEY_CHANNEL = "a gate per key channel, as of KDA and GLA, which scales columns of M"
+KEY_CHANNEL = "a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of M"
 
 
 def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:

@@ -446,7 +446,7 @@ def test_a_gate_of_a_square_memory_has_two_readings_until_the_configuration_stat
 ) -> None:
     words = (
         rf"{gate}: shape \(3, 3\) has two readings where M is 3 by 3: one gate per output dimension, "
-        "which scales rows of M, or a gate per key channel, as of KDA and GLA, which scales columns "
+        "which scales rows of M, or a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns "
         r"of M; Config\(per_dimension_gates=True\) states the first, and the rule titans_lmm does not "
         "have the second"
     )
@@ -458,8 +458,6 @@ def test_a_gate_of_a_square_memory_has_two_readings_until_the_configuration_stat
 
 @pytest.mark.clause("GATES-15")
 def test_tokens_name_a_gate_per_key_channel_by_its_shape() -> None:
-    words = (
-        r"retain: shape \(3, 4\) is a gate per key channel, as of KDA and GLA, which scales columns"
-    )
+    words = r"retain: shape \(3, 4\) is a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns"
     with pytest.raises(ValueError, match=words):
         call(retain=ones(T, 4))

@@ -82,7 +82,7 @@ SHAPES = [
     Bad("in/v: shape (1, 5, 3) makes leading axes (1,), but in/k makes it (2,)", {}, {"in/v": rows(1, 5, 3)}),
     Bad("in/retain: shape (2, 4) makes T 4, but in/k makes it 5", {}, {"in/retain": rows(2, 4)}),
     Bad("in/retain: shape (2, 5, 2) makes d_out 2, but in/v makes it 3", {}, {"in/retain": rows(2, 5, 2)}),
-    Bad("in/retain: shape (2, 5, 4) is a gate per key channel, as of KDA and GLA, which scales columns of M; a case has one gate per token, (2, 5), or one per output dimension, (2, 5, 3)", {}, {"in/retain": rows(2, 5, 4)}),
+    Bad("in/retain: shape (2, 5, 4) is a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of M; a case has one gate per token, (2, 5), or one per output dimension, (2, 5, 3)", {}, {"in/retain": rows(2, 5, 4)}),
     Bad("in/retain: shape (5,) makes leading axes (), but in/k makes it (2,)", {}, {"in/retain": rows(5)}),
     Bad("in/window_weights: shape (2, 5, 2) makes c 2, but window makes it 3", {}, {"in/window_weights": rows(2, 5, 2)}, WINDOW),
     Bad("in/M0: shape (2, 4, 3) makes d_out 4, but in/v makes it 3", {}, {"in/M0": rows(2, 4, 3)}),

@@ -15,7 +15,7 @@ from tests.support.refusal import refused_everywhere
 VECTORS = Path(__file__).parents[3] / "vectors" / "v1"
 READINGS = (
     "has two readings where M is 3 by 3: one gate per output dimension, which scales rows of M, or a "
-    "gate per key channel, as of KDA and GLA, which scales columns of M; the key gate_axis has to say "
+    "gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of M; the key gate_axis has to say "
     "d_out or d_in"
 )
 
@@ -93,7 +93,7 @@ def test_stated_gates_scale_rows_forward_and_back(rule):
 def test_a_gate_per_key_channel_is_refused_by_name_where_it_is_stated():
     header, inputs = square()
     words = (
-        "in/retain: gate_axis d_in is a gate per key channel, as of KDA and GLA, which scales columns of "
+        "in/retain: gate_axis d_in is a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of "
         "M; the rule delta has gates per token or per output dimension alone"
     )
     with pytest.raises(atlas_ref.CaseError, match=words):
@@ -106,7 +106,9 @@ def test_a_shape_of_key_channels_alone_is_refused_by_name_whatever_is_stated(axi
     case = new(Request(rule="delta", d_in=4, d_out=3))
     header = case.header.plain() | ({} if axis is None else {"gate_axis": axis})
     tensors = {**case.inputs, "in/retain": np.full(case.inputs["in/k"].shape, 0.5)}
-    with pytest.raises(atlas_ref.CaseError, match="is a gate per key channel, as of KDA and GLA"):
+    with pytest.raises(
+        atlas_ref.CaseError, match="is a gate per key channel, as of KDA, GLA and the rule dplr"
+    ):
         atlas_ref.make(header, tensors)
 
 

@@ -40,7 +40,7 @@ def test_a_gate_per_key_channel_is_named():
     case = case_of("titans_lmm", per_dimension_gates=True)
     answer = identify(case, departing.results(case, departing.KeyGate))
     assert [each.words for each in answer.departures] == [
-        "in/retain were a gate per key channel, as of KDA and GLA, which scales columns of M"
+        "in/retain were a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of M"
     ]
 
 

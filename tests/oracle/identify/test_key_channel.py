@@ -7,7 +7,9 @@ import atlas_ref
 from atlas_ref.oracle.identify.identify import identify
 
 T, D = 11, 8
-WORDS = "in/{} were a gate per key channel, as of KDA and GLA, which scales columns of M"
+WORDS = (
+    "in/{} were a gate per key channel, as of KDA, GLA and the rule dplr, which scales columns of M"
+)
 STATED = {"gate": "retain", "decay": "before_error", "query_scale": "1/sqrt(d_in)"}
 
 
