@@ -144,8 +144,9 @@ def _line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings, of versions that differ and of ports in use, and the loggers of the
-    cluster's libraries, whose errors are raised as well.
+    """Silence warnings and loggers of the cluster's libraries, whose errors are raised as well.
+
+    The warnings are of versions that differ and of ports in use.
     """
     names = [
         name
