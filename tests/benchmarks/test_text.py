@@ -20,8 +20,6 @@ from tests.support.training import library
 
 pytestmark = pytest.mark.host("trains in folders")
 
-BITS = 1.75
-
 
 def bits(case: str) -> list[float]:
     return [run["bits"] for run in text.KEPT.runs() if run["case"] == case]
@@ -36,14 +34,18 @@ def test_kept_runs_are_those_of_the_cases_in_force() -> None:
         now["text"]["paths"] = run["settings"]["text"]["paths"]  # of another Python
         assert run["settings"] == json.loads(json.dumps(now))
         assert run["threads"] == "1"
-    assert all(sum(run["case"] == case for run in runs) >= 3 for case in text.KEPT.order)
+    for case in ("LMM", "MAG", "attention alone", text.NGRAMS):
+        assert sum(run["case"] == case for run in runs) >= 3
 
 
-def test_the_kept_runs_reach_what_is_asked_of_them() -> None:
-    assert statistics.fmean(bits("LMM")) <= BITS
-    assert statistics.fmean(bits("MAG")) <= BITS
-    assert statistics.fmean(bits("MAG")) <= statistics.fmean(bits("attention alone")) - 0.05
-    assert max(bits("MAG, long rows")) < min(bits("attention alone, long rows"))
+def test_memories_are_worth_what_the_page_says() -> None:
+    """Below the best n-gram by 0.1 bits, and below attention alone, whatever the seed."""
+    counted = [run for run in text.KEPT.runs() if run["case"] == text.NGRAMS]
+    best = min(each for run in counted for each in run["bits of orders, all text"])
+    assert max(bits("LMM") + bits("MAG")) < best - 0.1
+    assert statistics.fmean(bits("MAG")) <= 1.75
+    assert max(bits("MAG")) < min(bits("attention alone"))
+    assert max(bits("MAG, long rows")) < min(bits("attention alone, long rows")) - 0.05
 
 
 def test_what_a_case_tells_is_what_its_run_and_its_model_say(tmp_path, monkeypatch) -> None:
