@@ -137,9 +137,7 @@ def start(own: Task) -> Moment:
     return Moment(0, params, groups.init(own.optimiser, params), own.data.sampler.start(), state)
 
 
-def step(
-    own: Task, before: Moment, elsewhere: Elsewhere | None = None
-) -> tuple[Moment, Measured]:
+def step(own: Task, before: Moment, elsewhere: Elsewhere | None = None) -> tuple[Moment, Measured]:
     """One outer step (TRAIN-10).
 
     Args:

@@ -22,6 +22,7 @@ from atlas_ref.train.loop import Batch, Diverged, Lost, Task
 from atlas_ref.train.sampler import Rows
 from atlas_ref.train.settings import Settings
 
+
 class Job(NamedTuple):
     """What every step needs beside parameters and rows, which each worker is sent once."""
 

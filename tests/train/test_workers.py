@@ -75,7 +75,10 @@ MODELS = (
     ("lmm", {}, {}),
     ("lmm", {}, {"documents": False}),
     ("atlas-mag", {}, {"state": "fresh"}),
-    *(pytest.param(kind, {}, MUON, marks=pytest.mark.slow) for kind in ("mag", "mal", "mac", "omega")),
+    *(
+        pytest.param(kind, {}, MUON, marks=pytest.mark.slow)
+        for kind in ("mag", "mal", "mac", "omega")
+    ),
     pytest.param("mac", {"preset": "atlas-rnn"}, {}, marks=pytest.mark.slow),
 )
 
@@ -148,6 +151,28 @@ def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
     assert_same(tmp_path / "one", tmp_path / "two", step=3)
 
 
+@pytest.mark.slow
+@pytest.mark.clause("TRAIN-20")
+@pytest.mark.parametrize("kind", ["mag", "mac", "atlas-mag"])
+def test_a_run_over_processes_has_the_bytes_of_a_command_on_one_processor(kind, cli, tmp_path):
+    """Products are so large that more threads would share them; numbers travel in messages."""
+    text = library(tmp_path, files=12, size=600)
+    words = ("--model", kind, "--dim", 64, "--layers", 2, "--heads", 2, "--state", "fresh")
+    words += ("--data", text, "--held-out-share", 0.25, "--batch-size", 4, "--seq-len", 96)
+    words += ("--steps", 3, "--gradient-accumulation-steps", 5, "--eval-batches", 2)
+    command = [sys.executable, "-m", "atlas_ref.cli", "train", *map(str, words)]
+    one, two = tmp_path / "one", tmp_path / "two"
+    subprocess.run(
+        [*command, "--out", str(one)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    )
+    assert cli("train", *words, "--workers", 3, "--out", two).code == 0
+    assert_same(one, two, step=3)
+
+
 @pytest.mark.clause("TRAIN-21", "TRAIN-13")
 def test_without_a_worker_a_run_ends_in_a_checkpoint_and_goes_on(
     asked, inside, tmp_path, monkeypatch
@@ -206,7 +231,11 @@ def test_workers_that_have_nothing_to_share_are_refused(asked, monkeypatch):
     for changes, how, message in (
         ({"state": "carried"}, {"count": 2}, "workers: the state is carried from batch to batch"),
         ({"state": "carried"}, {"scheduler": "x"}, "scheduler: the state is carried"),
-        ({}, {"count": 4}, "workers: 4, but a step has 3 to share; --gradient-accumulation-steps 4"),
+        (
+            {},
+            {"count": 4},
+            "workers: 4, but a step has 3 to share; --gradient-accumulation-steps 4",
+        ),
         ({}, {"count": 2, "scheduler": "x"}, "scheduler: takes the place of workers"),
     ):
         with (
@@ -282,7 +311,9 @@ def test_a_cluster_that_is_killed_ends_the_command_with_a_checkpoint(
     told = ran.err.splitlines()
     assert told[0].endswith("; 3 batches of a step on 2 threads of workers")
     assert told[1].startswith(f"atlas-ref: step 3: {message}")
-    assert told[1].endswith(f"; the last checkpoint is {out}/step-00000002.safetensors, --resume goes on")
+    assert told[1].endswith(
+        f"; the last checkpoint is {out}/step-00000002.safetensors, --resume goes on"
+    )
     assert len(told) == 2
     monkeypatch.undo()
     with threads.alone():
