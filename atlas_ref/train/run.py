@@ -173,7 +173,7 @@ def run(
     # a kill may have come between the last save and this
     checkpoint.keep(folder, s.keep, moment.step)
     while moment.step < s.steps:
-        with _told_last(last), _saved_last(folder, own, moment):
+        with _told_last(last), _saved_last(folder, own, moment, last):
             moment, told = loop.step(own, moment, elsewhere)
         loss, number = told.loss, moment.step
         line = _line(own, number, told, clock.speed(told.tokens))
@@ -213,14 +213,15 @@ def _told_last(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _saved_last(folder: Path, own: Task, moment: Moment) -> Iterator[None]:
+def _saved_last(folder: Path, own: Task, moment: Moment, last: Path) -> Iterator[None]:
     """Leave a checkpoint of the moment before a step that no worker is left for (TRAIN-21)."""
     try:
         yield
     except Lost as error:
-        path = checkpoint.save(folder, own, moment)
-        checkpoint.keep(folder, own.settings.keep, moment.step)
-        raise Lost(f"{error}; the last checkpoint is {path}, --resume goes on") from None
+        if last.name != checkpoint.NAME.format(moment.step):
+            last = checkpoint.save(folder, own, moment)
+            checkpoint.keep(folder, own.settings.keep, moment.step)
+        raise Lost(f"{error}; the last checkpoint is {last}, --resume goes on") from None
 
 
 def _source(step: int, own: Task) -> dict[str, Any]:

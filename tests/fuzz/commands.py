@@ -262,6 +262,7 @@ GOOD: dict[str, Draw] = {
     "backend": _word("numpy"),
     "scheduler": lambda room, good: room.random.choice(("", "x", "x://y", "\udcff")),
     "jobs": _few(1),
+    "workers": _few(2),
     "cases": _few(1, 2),
     "seeds": _few(1),
     "keep": _few(0, 1),
@@ -322,7 +323,7 @@ GOOD: dict[str, Draw] = {
 }
 
 #: Options that cost a process, or the search of many conventions: seldom is enough.
-COSTLY = {"impl", "program", "jobs", "scheduler", "decide", "form"}
+COSTLY = {"impl", "program", "jobs", "workers", "scheduler", "decide", "form"}
 
 #: Parameters without which a command takes v1, or many cases, which takes long, or finds nothing.
 ALWAYS = {

@@ -136,6 +136,26 @@ def test_documents_in_a_row_start_memories_anew(tmp_path):
     assert_close("loss", found, pieces / 24, reordered(24, dtype=np.float32))
 
 
+@pytest.mark.clause("TRAIN-10", "TRAIN-20")
+def test_gradients_of_a_batch_are_in_the_order_of_c(tmp_path):
+    """As they come from a worker: what sums and products do depends on the order."""
+    own = tasked(tmp_path, model=Model(model="mac", segment=4, **SMALL))
+    params, true, seen = loop.start(own).params, loop.gradient, []
+
+    def watched(*args):
+        value, grads, state = true(*args)
+        seen.extend(flatten(grads)[0])
+        return value, grads, state
+
+    batch, _ = own.data.sampler.batch(own.data.sampler.start())
+    with mock.patch.object(loop, "gradient", watched):
+        found = loop.of_batch(own.config, params, None, batch, documents=False)
+    assert not all(x.flags.c_contiguous for x in seen)
+    assert all(x.flags.c_contiguous for x in found.gradient)
+    assert [x.shape for x in found.gradient] == [x.shape for x in seen]
+    assert all(np.array_equal(a, b) for a, b in zip(found.gradient, seen, strict=True))
+
+
 @pytest.mark.clause("TRAIN-6", "TRAIN-10")
 def test_a_carried_state_is_that_of_one_long_row(tmp_path):
     own = tasked(tmp_path, state="carried", rows=1, tokens=8)

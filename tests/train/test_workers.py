@@ -155,6 +155,28 @@ def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
     assert_same(tmp_path / "one", tmp_path / "two", step=3)
 
 
+@pytest.mark.slow
+@pytest.mark.clause("TRAIN-20")
+@pytest.mark.parametrize("kind", ["mag", "mac", "atlas-mag"])
+def test_a_run_over_processes_has_the_bytes_of_a_command_on_one_processor(kind, cli, tmp_path):
+    """Products are so large that more threads would share them; numbers travel in messages."""
+    text = library(tmp_path, files=12, size=600)
+    words = ("--model", kind, "--dim", 64, "--layers", 2, "--heads", 2, "--state", "fresh")
+    words += ("--data", text, "--held-out-share", 0.25, "--batch-size", 4, "--seq-len", 96)
+    words += ("--steps", 3, "--gradient-accumulation-steps", 5, "--eval-batches", 2)
+    command = [sys.executable, "-m", "atlas_ref.cli", "train", *map(str, words)]
+    one, two = tmp_path / "one", tmp_path / "two"
+    subprocess.run(
+        [*command, "--out", str(one)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    )
+    assert cli("train", *words, "--workers", 3, "--out", two).code == 0
+    assert_same(one, two, step=3)
+
+
 @pytest.mark.clause("TRAIN-21", "TRAIN-13")
 def test_without_a_worker_a_run_ends_in_a_checkpoint_and_goes_on(
     asked, inside, tmp_path, monkeypatch

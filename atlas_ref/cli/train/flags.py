@@ -14,7 +14,7 @@ RULE_WORDS: dict[str, tuple[str, int]] = {"titans": ("titans_lmm", 1), "omeganet
 REFUSED: dict[str, str] = {
     "--epochs": "a run is so many --steps; rows are drawn without an end",
     "--device": "--backend cupy computes on a GPU",
-    "--num-workers": "rows are read in the loop",
+    "--num-workers": "rows are read in the loop; --workers shares batches",
     "--frozen-m0-ratio": "memories are no parameters of the outer optimiser in any step",
     "--use-momentum": "a rule has momentum or has none: --rule titans_lmm or delta",
     "--use-cuda": "--backend cupy computes on a GPU",
