@@ -49,6 +49,14 @@ def test_a_row_is_a_piece_of_the_text_and_knows_where_documents_start():
 
 
 @pytest.mark.clause("TRAIN-4")
+def test_a_row_may_be_the_whole_text_and_its_end():
+    own = corpus("a", b"01234567")
+    assert own.row({}, 8, np.random.default_rng(0)).ids.tobytes() == b"01234567"
+    found = {own.row({}, 7, np.random.default_rng(seed)).ids.tobytes() for seed in range(20)}
+    assert found == {b"0123456", b"1234567"}
+
+
+@pytest.mark.clause("TRAIN-4")
 def test_a_batch_is_a_function_of_seed_and_number():
     own = Mixture((corpus("a"), corpus("b", b"x" * 50)), (1.0, 2.0), 4, 6, 5)
     whole, _ = batches(own, 6)
