@@ -19,7 +19,6 @@ from atlas_ref.messages import shown
 from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
 from atlas_ref.optim import groups
-from atlas_ref.optim.tensors import require_finite
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
 from atlas_ref.train import states
@@ -76,8 +75,7 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
         ValueError: names the file that cannot be written, or the parameter that is not finite.
     """
     tensors: dict[str, Any] = {}
-    named = models.tensors_of(own.config, moment.params)
-    require_finite(named, "params")
+    named = models.tensors_of(own.config, moment.params)  # which refuses what is not finite
     tensors |= {PARAMS + name: each for name, each in named.items()}
     held = groups.tensors_of(moment.optimiser)
     tensors |= {OPTIMISER + name: np.asarray(each) for name, each in held.items()}

@@ -85,7 +85,7 @@ def load(settings: Settings) -> Data:
     for each in (*held, *(one for part in parts for one in part)):
         seen.update(f"{each.name}\n{len(each.text)}\n".encode())
         seen.update(each.text)
-    names = [f"{i} {Path(path).name}" for i, path in enumerate(paths)] if own.weights else ["data"]
+    names = _names(paths) if own.weights else ["data"]
     corpora = [sampler.corpus(name, part, words) for name, part in zip(names, parts, strict=True)]
     for source in corpora:
         sampler.require_long(source, settings.tokens + 1)
@@ -117,6 +117,12 @@ def _paths(own: Text) -> list[str]:
         if name not in known:
             raise ValueError(no_such("subset", name, known))
     return [str(Path(own.paths[0], known[name].path)) for name in own.subsets or known]
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Names of sources, which differ, and stay where the folder around them is moved."""
+    names = [os.path.basename(os.path.realpath(path)) for path in paths]
+    return names if len(set(names)) == len(names) else [f"{i} {n}" for i, n in enumerate(names)]
 
 
 def _refuse_text(own: Text, paths: Sequence[str], shards: Sequence[Sequence[str]]) -> None:
@@ -174,7 +180,7 @@ def _of_shards(
     seen: Any,
 ) -> Data:
     own = settings.text
-    names = list(own.subsets or MIXTURES[own.mixture]) if own.mixture else list(paths)
+    names = list(own.subsets or MIXTURES[own.mixture]) if own.mixture else _names(paths)
     shortest = SHORTEST if own.mixture else 1
     sources = [
         Shards(name, some, words, share=own.share, seed=own.split_seed, shortest=shortest)

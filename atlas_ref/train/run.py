@@ -226,7 +226,8 @@ def _saved_last(folder: Path, own: Task, moment: Moment, last: Path) -> Iterator
 
 def _source(step: int, own: Task) -> dict[str, Any]:
     settings = own.settings.model_dump(mode="json")
-    return {"from": checkpoint.ORIGIN, "step": step, "settings": settings}
+    text = own.data.fingerprint
+    return {"from": checkpoint.ORIGIN, "step": step, "settings": settings, "text": text}
 
 
 def _line(own: Task, step: int, told: loop.Measured, speed: float) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Trained(NamedTuple):
         state: of the model behind its last batch; None where each batch starts anew.
         step: of the run; None for a file that no run saved.
         settings: of the run; None as for `step`.
+        text: fingerprint of the run's text; None as for `step`.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Trained(NamedTuple):
     state: language_model.State | None
     step: int | None
     settings: Settings | None
+    text: str | None = None
 
 
 def load(path: str | os.PathLike[str], *, tokenizer: str | None = None) -> Trained:
@@ -121,14 +123,16 @@ def _of_run(file: Path, header: Any, tensors: Any) -> Trained:
         held,
         int(header["step"]),
         _settings(header["settings"]),
+        header["text"],
     )
 
 
 def _of_file(file: Path, own: models.Checkpoint) -> Trained:
-    step, settings = None, None
+    step, settings, text = None, None, None
     if own.source.get("from") == checkpoint.ORIGIN:
         step, settings = int(own.source["step"]), _settings(own.source["settings"])
-    return Trained(file, own.config, own.params, Bytes(), own.initial, None, step, settings)
+        text = own.source.get("text")
+    return Trained(file, own.config, own.params, Bytes(), own.initial, None, step, settings, text)
 
 
 def _settings(value: Any) -> Settings:

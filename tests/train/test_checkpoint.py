@@ -109,6 +109,38 @@ def test_a_state_names_no_class_that_is_not_data(name):
         states.rebuilt({"of": name, "fields": {}}, {})
 
 
+@pytest.mark.clause("TRAIN-12")
+def test_a_nest_of_named_tuples_comes_back():
+    batch = data.sampler.Rows(np.arange(6).reshape(2, 3), np.zeros((2, 3), bool))
+    tensors: dict = {}
+    structure = json.loads(json.dumps(states.described({"a": [batch, None, 2]}, tensors)))
+    back = states.rebuilt(structure, tensors)["a"]
+    assert (type(back[0]), back[1:]) == (data.sampler.Rows, [None, 2])
+    assert same_bits(back[0]._asdict(), batch._asdict())
+
+
+@pytest.mark.clause("TRAIN-12")
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(asked, tmp_path):
+    own, moment = run.prepare(tmp_path / "out", asked)
+    done, fsync, replace = [], os.fsync, os.replace
+    with (
+        mock.patch.object(os, "fsync", lambda handle: (done.append("flushed"), fsync(handle))),
+        mock.patch.object(os, "replace", lambda *both: (done.append("named"), replace(*both))),
+    ):
+        checkpoint.save(tmp_path / "out", own, moment)
+    assert done == ["flushed", "named", "flushed"]  # the file, then the folder
+
+
+@pytest.mark.clause("TRAIN-12")
+def test_a_parameter_that_is_not_finite_is_not_saved(asked, tmp_path):
+    out = tmp_path / "out"
+    own, moment = run.prepare(out, asked)
+    bad = moment.params.replaced(head=moment.params.head * np.float32(np.nan))
+    with pytest.raises(ValueError, match=r"head: every entry must be finite, found nan"):
+        checkpoint.save(out, own, moment._replace(params=bad, step=1))
+    assert checkpoint.steps(out) == [0]
+
+
 @pytest.mark.clause("TRAIN-13")
 def test_a_checkpoint_that_was_cut_short_is_passed_over(asked, tmp_path):
     out = tmp_path / "out"

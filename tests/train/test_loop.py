@@ -72,6 +72,23 @@ def test_batches_that_are_accumulated_are_one_large_batch(tmp_path):
     assert abs(stepped(twin)[1][0].loss - whole.loss) > 1e-4
 
 
+@pytest.mark.clause("TRAIN-10", "TRAIN-9")
+def test_step_s_moves_by_the_rate_of_step_s(tmp_path):
+    """Gradient descent alone, whose warm-up of four steps begins with a quarter of the rate."""
+    rule = Optimiser(name="sgd", rate=0.5, decay=0.0, clip=0.0, warmup=4)
+    own = tasked(tmp_path, optimiser=rule, documents=False, steps=9)
+    moment = loop.start(own)
+    for share in (0.25, 0.5):
+        batch, _ = own.data.sampler.batch(moment.place)
+        params = [np.array(each) for each in flatten(moment.params)[0]]
+        grads = flatten(loop.gradient(own.config, moment.params, None, batch, None)[1])[0]
+        moment, told = loop.step(own, moment)
+        assert told.rate == 0.5 * share
+        for after, x, g in zip(flatten(moment.params)[0], params, grads, strict=True):
+            want = (x - np.float32(0.5 * share) * g).astype(np.float32)
+            assert_close("parameter", np.asarray(after), want, reordered(2, dtype=np.float32))
+
+
 @pytest.mark.clause("TRAIN-10")
 @pytest.mark.parametrize("kind", ["mag", "lmm"])
 def test_nothing_is_float64(kind, tmp_path):

@@ -49,6 +49,14 @@ def test_a_row_is_a_piece_of_the_text_and_knows_where_documents_start():
 
 
 @pytest.mark.clause("TRAIN-4")
+def test_a_row_may_be_the_whole_text_and_its_end():
+    own = corpus("a", b"01234567")
+    assert own.row({}, 8, np.random.default_rng(0)).ids.tobytes() == b"01234567"
+    found = {own.row({}, 7, np.random.default_rng(seed)).ids.tobytes() for seed in range(20)}
+    assert found == {b"0123456", b"1234567"}
+
+
+@pytest.mark.clause("TRAIN-4")
 def test_a_batch_is_a_function_of_seed_and_number():
     own = Mixture((corpus("a"), corpus("b", b"x" * 50)), (1.0, 2.0), 4, 6, 5)
     whole, _ = batches(own, 6)
@@ -137,6 +145,46 @@ def test_shards_are_packed_end_to_end_and_every_text_comes_once_an_epoch(parquet
     assert sorted(second) == sorted(seen[:length])
     held = b"".join(each.text for each in own.held(1000)).decode()
     assert held == "".join(text for g in own.kept for text in GROUPS[g])
+
+
+@pytest.mark.clause("TRAIN-2", "TRAIN-5")
+def test_of_shards_a_seed_draws_what_is_held_out_and_the_order_of_each_epoch(parquet, tmp_path):
+    def shards(**own):
+        return Shards("x", ["x.parquet"], Bytes(), **{"share": 0.01, "seed": 0} | own)
+
+    assert len(shards().kept) == 1
+    assert shards(share=0.0).kept == []
+    with pytest.raises(ValueError, match="x: 6 row groups, of which 6 would be held out"):
+        shards(share=0.99)
+    assert len({shards(seed=seed).kept[0] for seed in range(8)}) > 2
+
+    def order(own, epoch):
+        return [own._texts({"epoch": epoch, "group": i})[0] for i in range(len(own.train))]
+
+    own = shards(share=0.0)
+    orders = [order(own, 0), order(own, 1), order(shards(share=0.0, seed=1), 0)]
+    assert [sorted(each) for each in orders] == [[group[0] for group in GROUPS]] * 3
+    assert len({tuple(each) for each in orders}) == 3
+    held = [
+        data.load(
+            settings(tmp_path, tokens=4).replaced(
+                text=Text(paths=("x.parquet",), share=0.01, split_seed=seed)
+            )
+        ).held.ids.tobytes()
+        for seed in range(8)
+    ]
+    assert len(set(held)) > 2
+
+
+@pytest.mark.clause("TRAIN-5")
+def test_the_shortest_text_is_read_and_no_shorter_one(parquet):
+    """Texts of a row group have 4, 8 and 12 characters."""
+    for shortest, want in ((4, 3), (5, 2), (8, 2), (12, 1), (13, 0)):
+        own = Shards("x", ["x.parquet"], Bytes(), share=0.0, seed=0, shortest=shortest)
+        assert len(own._group(0)) == want
+        if not want:
+            with pytest.raises(ValueError, match="x: no text of 13 characters"):
+                own.row(own.start(), 4, np.random.default_rng(0))
 
 
 @pytest.mark.clause("TRAIN-5")

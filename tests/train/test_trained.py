@@ -12,6 +12,7 @@ from atlas_ref.models import language_model
 from atlas_ref.train import checkpoint, data, loop, run, trained
 from atlas_ref.train.models import model
 from atlas_ref.train.settings import Model, Text
+from atlas_ref.train.use import held
 from atlas_ref.types import same_bits
 from tests.support.training import TINY, library, settings
 from tests.support.training import trained as ran
@@ -57,6 +58,7 @@ def test_a_run_keeps_a_copy_of_its_tokenizer(tmp_path):
     path.unlink()
     for place in (tmp_path / "out", tmp_path / "out" / run.MODEL):
         found = trained.load(place)
+        assert held.corpus(found).ids.max() < 10
         assert found.config.vocabulary == 10
         assert found.vocabulary.encoded(b"memory reads").tolist() == [1, 9]
     made.add_tokens(["new"])

@@ -137,8 +137,7 @@ class _Tokens:
         return str(self.words.decoded(np.array(self.ids)).decode())
 
     def read(self, new: int) -> str:
-        if new < self.words.size:
-            self.ids.append(new)
+        self.ids.append(new)
         text = self._text()
         if text.endswith(UNREADABLE) or not text.startswith(self.told):
             return ""

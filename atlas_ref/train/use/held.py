@@ -13,6 +13,9 @@ from atlas_ref.train.shards import shards_of
 from atlas_ref.train.trained import Trained
 from atlas_ref.train.vocabulary import NAME
 
+#: How each message begins about a run that gives no text.
+NEEDED = "--data: files or folders of text are needed"
+
 
 def corpus(
     own: Trained,
@@ -28,7 +31,8 @@ def corpus(
         paths, only, skip, limit: of `text.files_of` and `text.documents`.
 
     Raises:
-        ValueError: names the file that is wrong; no text, and a run that held none out.
+        ValueError: names the file that is wrong; no text, and a run that held none out or whose
+            text has changed.
     """
     if not paths:
         return _held_out(own)
@@ -45,10 +49,17 @@ def _held_out(own: Trained) -> Corpus:
     """What the run held out, by its settings and the vocabulary that lies beside the model."""
     settings, beside = own.settings, own.path.parent / NAME
     if settings is None:
-        raise ValueError("--data: files or folders of text are needed, the model is of no run here")
+        raise ValueError(f"{NEEDED}, the model is of no run here")
     if settings.text.tokenizer is not None and beside.exists():
         settings = settings.replaced(text=settings.text.replaced(tokenizer=str(beside)))
-    found = data.load(settings).held
-    if found is None:
-        raise ValueError("--data: files or folders of text are needed, the run held none out")
-    return found
+    try:
+        found = data.load(settings)
+    except ValueError as error:
+        raise ValueError(f"{NEEDED}, the run's own cannot be read: {error}") from None
+    if own.text not in (None, found.fingerprint):
+        raise ValueError(
+            f"{NEEDED}, the run's own has changed, so that what it held out is not known"
+        )
+    if found.held is None:
+        raise ValueError(f"{NEEDED}, the run held none out")
+    return found.held

@@ -36,8 +36,6 @@ def writes(
         still = levels.replaced(
             levels=tuple(each.replaced(period=NEVER) for each in levels.levels),
             first_step=1,
-            per="token",
-            call_tokens=None,
         )
         found.append(block.replaced(memory=own.replaced(levels=still)))
     return config.replaced(blocks=tuple(found)), params

@@ -225,6 +225,31 @@ def test_a_read_that_is_zero_or_not_finite_recalls_nothing_and_twice_the_value_o
 
 
 @pytest.mark.clause("PROBE-5")
+def test_bounds_of_recall() -> None:
+    """An error that is just the bound is within it, and of two equal values neither is nearest."""
+    values = np.array([[[1.0, 0, 0], [0, 1.0, 0], [0, 1.0, 0]]])
+    reads = values + np.array([0.5, 0, 0])
+    found = capacity.recalled(reads, values, bound=0.5)
+    assert found.by_error.tolist() == [[True, True, True]]
+    assert found.by_angle.tolist() == [[True, False, False]]
+
+
+@pytest.mark.clause("PROBE-5")
+def test_a_point_of_a_curve_is_that_of_its_draws() -> None:
+    settings = Settings(memory="delta", d_k=4, d_v=3)
+    (point,) = curve.curve(settings, (9,), (0, 1, 2))
+    found = measure(settings, 9, (0, 1, 2))
+    counts = [sum(map(int, each)) for each in found.by_angle.tolist()]
+    assert len(set(counts)) > 1
+    mean = sum(counts) / 3
+    assert point.by_angle == pytest.approx(mean, rel=1e-12)
+    assert point.spread**2 == pytest.approx(sum((n - mean) ** 2 for n in counts) / 3, rel=1e-12)
+    assert point.by_error == pytest.approx(found.by_error.sum() / 3, rel=1e-12)
+    squares = [each**2 for row in found.error.tolist() for each in row]
+    assert point.error**2 == pytest.approx(sum(squares) / 27, rel=1e-12)
+
+
+@pytest.mark.clause("PROBE-5")
 def test_a_memory_that_grows_without_end_recalls_nothing() -> None:
     found = measure(Settings(d_k=3, passes=100, step_size=9.0), 8)
     assert not found.by_error.any()

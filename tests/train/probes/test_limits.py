@@ -211,6 +211,9 @@ def test_by_angle_of_few_dimensions_and_pairs() -> None:
     # an answer that has nothing of its value is right as often as any other
     lost = limits.Moments(np.zeros(4), np.ones(4))
     assert limits.by_angle(lost, 2) == pytest.approx(1.0, abs=0.35)
+    # of two pairs half, by the symmetry of the noise
+    half = limits.Moments(np.zeros(2), np.array([0.3, 0.3]))
+    assert limits.by_angle(half, 5) == pytest.approx(1.0, abs=1e-12)
     assert limits.by_angle(limits.Moments(np.ones(1), np.zeros(1)), 3) == 1.0
     assert limits.by_angle(limits.Moments(np.zeros(1), np.zeros(1)), 3) == 0.0
 

@@ -138,6 +138,7 @@ def test_who_copies_finds_every_needle_that_he_sees(monkeypatch):
         monkeypatch.setattr(needle, "_logits", copying(sight))
         cells = measure(model(), HAY, settings)
         assert [cell.exact for cell in cells] == want
+        assert [cell.tokens for cell in cells] == want
         assert [cell.chance for cell in cells] == [0.0] * 6
         assert [cell.gain > 1 for cell in cells] == [each == 1.0 for each in want]
 
@@ -156,6 +157,46 @@ def test_beyond_the_reach_of_attention_no_needle_gains_anything(layers):
     assert [abs(cell.gain) < 1e-13 for cell in cells] == [cell.beyond for cell in cells]
     remembers = measure(model(**few), HAY, settings)
     assert all(abs(cell.gain) > 1e-9 for cell in remembers)
+
+
+@pytest.mark.clause("EVAL-10")
+@pytest.mark.parametrize(("window", "beyond"), [(22, False), (21, True)])
+def test_the_last_token_that_attention_sees_is_within_its_reach(window, beyond):
+    own = model(model="mag", window=window, memory=False)
+    settings = Settings(lengths=(100,), depths=(100,), samples=2, digits=1)
+    (cell,) = measure(own, HAY, settings)
+    assert (needle.reach(own.config), cell.distance) == (window - 1, 21)
+    assert (cell.beyond, abs(cell.gain) < 1e-13) == (beyond, beyond)
+
+
+@pytest.mark.clause("EVAL-10")
+def test_a_segment_is_a_window_that_counts_the_token():
+    own = model(model="mac", segment=8, layers=2)
+    assert needle.reach(own.config) == 14
+    blocks = tuple(
+        block.replaced(attention=block.attention.replaced(window_counts_self=False))
+        for block in own.config.blocks
+    )
+    assert needle.reach(own.config.replaced(blocks=blocks)) == 14
+
+
+@pytest.mark.clause("EVAL-9", "EVAL-10")
+def test_hay_may_be_as_long_as_is_needed_and_names_may_differ_in_length():
+    """Of names of several tokens the shortest distance is told, with which a needle is nearest."""
+
+    def encode(text, add_special_tokens):
+        return SimpleNamespace(ids=[ord(c) for c in text for _ in range(1 + (c in "AdaBn"))])
+
+    words = SimpleNamespace(tokenizer=SimpleNamespace(encode=encode))
+    settings = Settings(samples=12, lengths=(120,), depths=(100,))
+    texts = texts_of(words, HAY, settings, 120, 100)
+    assert len({each.distance for each in texts}) > 1
+    (cell,) = measure(model()._replace(vocabulary=words), HAY, settings)
+    assert cell.distance == min(each.distance for each in texts)
+    (whole,) = texts_of(WORDS, HAY, Settings(samples=1), 120, 50)
+    hay = HAY._replace(ids=HAY.ids[: 120 - 26])
+    (same,) = texts_of(WORDS, hay, Settings(samples=1), 120, 50)
+    assert len(same.ids) == len(whole.ids) == 120
 
 
 @pytest.mark.clause("EVAL-10")

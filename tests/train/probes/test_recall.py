@@ -153,6 +153,31 @@ def test_memories_differ_by_rule_and_gate() -> None:
     assert recall.model(Settings()).blocks[0].memory.conv.kernel == 4
 
 
+@pytest.mark.clause("PROBE-19")
+def test_the_optimiser_is_that_of_the_settings() -> None:
+    own = lessons.optimiser(Settings(rate=0.25, warmup=4))
+    (group,) = own.groups
+    rule = group.optimiser
+    assert (rule.rate, rule.b1, rule.b2, rule.decay) == (0.25, 0.9, 0.99, 0.01)
+    assert [rule.schedule.factor(step) for step in (0, 1, 3, 4, 400)] == [0.25, 0.5, 1, 1, 1]
+    assert own.clip is not None
+    assert own.clip.limit == 1.0
+
+
+@pytest.mark.clause("PROBE-19")
+def test_batches_and_examinations_have_their_numbers_of_sequences(monkeypatch: Any) -> None:
+    counts, true = [], recall.sequences
+
+    def counted(settings: Settings, pairs: int, count: int, draw: Any) -> Sequences:
+        counts.append((pairs, count))
+        return true(settings, pairs, count, draw)
+
+    monkeypatch.setattr(recall, "sequences", counted)
+    few = {**TINY, "pairs": (2,), "steps": 2, "every": 2, "batch": 3, "examined": 5}
+    lessons.learn(Settings(**few), 0)
+    assert counts == [(2, 3), (2, 3), (2, 5)]
+
+
 # -- lessons ---------------------------------------------------------------------------------------
 
 

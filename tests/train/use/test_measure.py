@@ -122,6 +122,25 @@ def test_a_document_that_begins_in_a_row_has_its_own_memory():
     assert np.abs(np.asarray(last(plain)) - np.asarray(last(both))).max() > 1e-6
 
 
+@pytest.mark.clause("EVAL-3")
+def test_rows_with_several_documents_cost_what_each_document_says():
+    own, texts = saved("lmm"), (b"abcde", b"vwxyz")
+    found = evaluate(own, corpus(*texts), Settings(rows=1, batches=1, tokens=9))
+    inside = [surprise(own, [*t[:i]], t[i]) for t in texts for i in range(1, 5)]
+    across = surprise(own, [*texts[0]], texts[1][0])  # predicted by the document before it
+    assert_close("loss", found.loss.loss, np.mean([*inside, across]), ANALYTIC)
+
+
+@pytest.mark.clause("EVAL-4", "EVAL-1")
+def test_a_model_with_memories_that_all_rows_share_is_measured_without_them():
+    own = load(trained.model("atlas-mag"))
+    assert own.initial
+    how = Settings(**LIKE, without=("writes", "memory"))
+    for each in evaluate(own, held.corpus(own), how).without:
+        assert each.why is None
+        assert math.isfinite(each.loss.loss)
+
+
 @pytest.mark.clause("EVAL-4")
 def test_without_writes_a_memory_that_starts_empty_reads_nothing():
     """LMM of the Delta rule: the memory's branch is W_out of zeros, so that no block is left but
