@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pickle
@@ -74,13 +75,11 @@ def test_a_worker_of_a_cluster_looks_into_the_folder_of_an_implementation_last(
 
     asked: list[Any] = []
 
-    class Client:
-        def nthreads(self) -> dict[str, int]:
-            return {}
-
-    monkeypatch.setattr(cluster, "_client", lambda *arguments: _Closing(Client()))
     monkeypatch.setattr(
-        cluster, "_on_client", lambda module, client, perform, tasks: iter([asked.append(perform)])
+        cluster.cluster, "connected", lambda address: contextlib.nullcontext(address)
+    )
+    monkeypatch.setattr(
+        cluster, "_on_client", lambda client, perform, tasks: iter([asked.append(perform)])
     )
     monkeypatch.setattr(cluster, "_per_thread", type("Room", (), {})())
     before = list(sys.path)
@@ -100,14 +99,3 @@ class Nothing:
 
 def answers(case: Any) -> Any:
     raise NotImplementedError
-
-
-class _Closing:
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __enter__(self) -> Any:
-        return self._client
-
-    def __exit__(self, *error: Any) -> None:
-        pass
