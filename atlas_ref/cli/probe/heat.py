@@ -61,7 +61,7 @@ def _map(
             colour = _readable(picture.to_rgba(values[i][j]))
             axes.text(j, i, text, ha="center", va="center", color=colour)
             if not by_place[d, n].beyond:
-                axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec="black"))
+                axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec=colour))
     axes.set(title=title, xlabel="tokens", ylabel="depth of the needle, %")
     axes.set_xticks(range(len(lengths)), [str(each) for each in lengths])
     axes.set_yticks(range(len(depths)), [f"{each:g}" for each in depths])
