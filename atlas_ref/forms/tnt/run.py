@@ -1,7 +1,7 @@
 """TNT over a sequence: the sum of the reads of N + 1 ordinary runs.
 
-Specified in specs/tnt.md (TNT-1, TNT-13). That it is a sum of ordinary runs, who sees whom, its
-limits, causality and cost: TNT-14 to TNT-19.
+Specified in specs/tnt.md (TNT-1, TNT-13). That it is a sum of ordinary runs, which
+value reaches which read, its limits, causality and cost: TNT-14 to TNT-19.
 """
 
 from __future__ import annotations
