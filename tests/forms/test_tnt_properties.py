@@ -1,4 +1,4 @@
-"""What TNT guarantees: which value reaches which read, shards apart, limits, causality, prefixes, documents."""
+"""What TNT guarantees: reach of values, shards apart, limits, causality, prefixes, documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def permuted(setting: Setup, rows: Any) -> Any:
     return {**setting.leaves, "tokens": [named]}
 
 
-# -- which value reaches which read -----------------------------------------------------------------
+# -- which value reaches which read ----------------------------------------------------------------
 
 
 def holes(tokens: int, span: int, shards: tuple[int, ...]) -> set[tuple[int, int]]:
