@@ -347,7 +347,7 @@ def test_an_interrupt_of_the_terminal_reaches_the_leading_process_alone(tmp_path
     step = checkpoint.steps(out)[0]
     assert (child.returncode, step >= 3) == (130, True)
     assert told.splitlines()[1:] == [f"stopped after step {step}; --resume goes on"]
-    assert running(child.pid) == []
+    wait_until(lambda: running(child.pid) == [])
 
 
 def running(group):
