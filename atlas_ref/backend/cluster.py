@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import signal
 import tempfile
 import warnings
@@ -76,7 +77,11 @@ def started(count: int) -> Iterator[Any]:
         ClusterError: dask is not installed, or the processes do not start.
     """
     distributed = library("workers")
-    with _quiet(), tempfile.TemporaryDirectory(prefix="atlas-ref-") as place:
+    with (
+        _quiet(),
+        _environment_kept(),
+        tempfile.TemporaryDirectory(prefix="atlas-ref-") as place,
+    ):
         try:
             cluster = distributed.LocalCluster(
                 n_workers=count,
@@ -136,6 +141,22 @@ def _client(distributed: Any, address: str) -> Any:
         problem = _line(error)
     gc.collect()
     raise ClusterError(f"scheduler: nothing answers at {address!r}: {problem}")
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back variables that Dask sets in this process for those that it starts."""
+    import dask.config
+
+    names = {"PYTHONHASHSEED", *dask.config.get("distributed.nanny.pre-spawn-environ", {})}
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _line(error: Exception) -> str:

@@ -26,6 +26,7 @@ KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of 
 FREED = 2**25 - 2**16  # bytes of the largest block whose freeing raises glibc's threshold
 SPARE = 2  # spare blocks kept for other arenas
 TRIM_THRESHOLD, TRIM = -1, 2**30  # of glibc's mallopt: the free end of its heap that it keeps
+MMAP_THRESHOLD = -3  # of glibc's mallopt: bytes from which a block has pages of its own
 
 
 def _keep_freed_pages(size: int) -> None:
@@ -44,6 +45,7 @@ def keep_freed_pages() -> None:
     """The same for a call whose results are many small arrays, once a process.
 
     By itself glibc keeps 64 MB at most, whatever was freed, and a step of training frees more.
+    Workers of Dask are started with fixed thresholds, which no freed block raises (TRAIN-20).
     """
     _keep_freed_pages(FREED)
     try:
@@ -51,6 +53,7 @@ def keep_freed_pages() -> None:
     except (AttributeError, OSError, TypeError):
         return  # another library of C
     mallopt(TRIM_THRESHOLD, TRIM)
+    mallopt(MMAP_THRESHOLD, FREED)
 
 
 class Arena:

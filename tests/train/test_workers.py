@@ -131,7 +131,7 @@ def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
 
     asked = asked.replaced(steps=3)
     alone(tmp_path / "one", asked)
-    killed = []
+    killed, environment = [], dict(os.environ)
 
     with workers.opened(asked, count=2) as elsewhere:
         pids = elsewhere.client.run(os.getpid)
@@ -153,6 +153,7 @@ def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
         ):
             elsewhere._result(elsewhere.client.submit(os._exit, 1, pure=False))
     assert_same(tmp_path / "one", tmp_path / "two", step=3)
+    assert dict(os.environ) == environment
 
 
 @pytest.mark.slow
