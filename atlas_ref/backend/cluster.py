@@ -148,7 +148,8 @@ def _environment_kept() -> Iterator[None]:
     """Take back variables that Dask sets in this process for those that it starts."""
     import dask.config
 
-    names = {"PYTHONHASHSEED", *dask.config.get("distributed.nanny.pre-spawn-environ", {})}
+    names = {"PYTHONHASHSEED", "__DASK_PARENT_PID"}
+    names |= set(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
     before = {name: os.environ.get(name) for name in names}
     try:
         yield
