@@ -148,16 +148,14 @@ def _environment_kept() -> Iterator[None]:
     """Take back variables that Dask sets in this process for those that it starts."""
     import dask.config
 
-    names = {"PYTHONHASHSEED", "__DASK_PARENT_PID"}
-    names |= set(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
-    before = {name: os.environ.get(name) for name in names}
+    own = {"PYTHONHASHSEED", *dask.config.get("distributed.nanny.pre-spawn-environ", {})}
+    before = set(os.environ)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        for name in set(os.environ) - before:
+            if name in own or "DASK" in name:
+                del os.environ[name]
 
 
 def _line(error: Exception) -> str:
