@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
 
 from atlas_ref.storage.files import write_bytes
 from benchmarks.measure import machine
@@ -40,6 +41,36 @@ class Kept(NamedTuple):
             for run in self.runs()
         )
 
+    def fill(
+        self,
+        cases: Iterable[str] | None,
+        *,
+        seeds: int,
+        anew: bool,
+        settings: Callable[[str, int], Any],
+        work: Callable[[str, int], dict[str, Any]],
+        said: Callable[[Run], str],
+    ) -> None:
+        """Make the runs that are not there yet, keep each, and print what it found.
+
+        Args:
+            cases: some of `order`; None for all.
+            anew: make those that are there again.
+            settings: of a case and a seed, as they are kept.
+            work: what a run of a case and a seed finds.
+            said: a run, in words.
+        """
+        for name in cases or []:
+            if name not in self.order:
+                raise typer.BadParameter(f"{name} is none of {'; '.join(self.order)}")
+        for name in cases or self.order:
+            for seed in range(seeds):
+                told = settings(name, seed)
+                if anew or not self.has(name, seed, told):
+                    found = run(name, seed, told, work)
+                    self.keep(found)
+                    print(f"{name}, seed {seed}: {said(found)}", flush=True)
+
     def keep(self, run: Run) -> None:
         """Put a run in the place of the one of its case and seed, where there is one."""
         key = (run["case"], run["seed"])
@@ -50,10 +81,10 @@ class Kept(NamedTuple):
         write_bytes(self.file, text.encode())
 
 
-def run(case: str, seed: int, settings: Any, work: Callable[[], dict[str, Any]]) -> Run:
+def run(case: str, seed: int, settings: Any, work: Callable[[str, int], dict[str, Any]]) -> Run:
     """What work finds, and under what conditions it ran."""
     before = machine()
-    found = work()
+    found = work(case, seed)
     load = [before.pop("load"), round(os.getloadavg()[0], 2)]
     return {
         "case": case,

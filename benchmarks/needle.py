@@ -12,7 +12,6 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,22 +46,13 @@ def main(
     anew: Annotated[bool, typer.Option("--anew", help="Measure again what is there.")] = False,
 ) -> None:
     """Train a model of each case, and keep what it finds."""
-    for name in cases or []:
-        if name not in CASES:
-            raise typer.BadParameter(f"{name} is none of {'; '.join(CASES)}")
-    for name in cases or CASES:
-        for seed in range(seeds):
-            told = _told(name, seed)
-            if not anew and KEPT.has(name, seed, told):
-                continue
-            found = kept.run(name, seed, told, partial(_found, name, seed))
-            KEPT.keep(found)
-            beyond = [cell["exact"] for cell in found["cells"] if cell["beyond"]]
-            print(
-                f"{name}, seed {seed}: {sum(beyond) / len(beyond):.3f} of the needles beyond "
-                f"attention, {found['seconds']:.0f} s",
-                flush=True,
-            )
+    KEPT.fill(cases, seeds=seeds, anew=anew, settings=_told, work=_found, said=_said)
+
+
+def _said(run: kept.Run) -> str:
+    beyond = [cell["exact"] for cell in run["cells"] if cell["beyond"]]
+    share = sum(beyond) / len(beyond)
+    return f"{share:.3f} of the needles beyond attention, {run['seconds']:.0f} s"
 
 
 def settings_of(name: str, folder: Path, seed: int) -> Settings:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,22 +50,16 @@ def main(
     anew: Annotated[bool, typer.Option("--anew", help="Measure again what is there.")] = False,
 ) -> None:
     """Train a model of each case for a few steps, and keep its two losses."""
-    for name in cases or []:
-        if name not in CASES:
-            raise typer.BadParameter(f"{name} is none of {'; '.join(CASES)}")
-    for name in cases or CASES:
-        for seed in range(seeds):
-            settings = _settings(name, seed)
-            told = text.without_path(settings)
-            if not anew and KEPT.has(name, seed, told):
-                continue
-            found = kept.run(name, seed, told, partial(_measured, settings))
-            KEPT.keep(found)
-            print(
-                f"{name}, seed {seed}: reported {found['reported']:.3f}, of prefixes "
-                f"{found['prefixes']:.3f}{'' if found['causal'] else ', not causal'}",
-                flush=True,
-            )
+    KEPT.fill(cases, seeds=seeds, anew=anew, settings=_told, work=_measured, said=_said)
+
+
+def _told(name: str, seed: int) -> dict[str, Any]:
+    return text.without_path(_settings(name, seed))
+
+
+def _said(run: kept.Run) -> str:
+    leaks = "" if run["causal"] else ", not causal"
+    return f"reported {run['reported']:.3f}, of prefixes {run['prefixes']:.3f}{leaks}"
 
 
 def _settings(name: str, seed: int) -> Settings:
@@ -84,11 +77,11 @@ def _settings(name: str, seed: int) -> Settings:
     )
 
 
-def _measured(settings: Settings) -> dict[str, Any]:
+def _measured(name: str, seed: int) -> dict[str, Any]:
     begun = time.process_time()
-    with tempfile.TemporaryDirectory(prefix="atlas-ref-") as name:
-        folder = Path(name, "run")
-        runs.run(folder, *runs.prepare(folder, settings))
+    with tempfile.TemporaryDirectory(prefix="atlas-ref-") as place:
+        folder = Path(place, "run")
+        runs.run(folder, *runs.prepare(folder, _settings(name, seed)))
         model = load(folder)
         corpus = held.corpus(model)
     asked = measure.Settings(rows=ROWS, tokens=TOKENS, batches=1)
@@ -104,8 +97,9 @@ def _measured(settings: Settings) -> dict[str, Any]:
 
 
 def of_prefixes(own: Trained, ids: Any) -> float:
-    """The mean loss of ids (B, T + 1) in nats, each predicted in a call of its own that ends before
-    it, each row alone.
+    """The mean loss of ids (B, T + 1) in nats, without a future.
+
+    Each is predicted in a call of its own that ends before it, each row alone.
     """
     found = [_surprise(own, row[:t], row[t]) for row in ids for t in range(1, len(row))]
     return float(np.mean(found))

@@ -7,7 +7,6 @@ docs/pages/associative_recall.md makes its tables of that file.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,34 +31,32 @@ KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES))
 
 def main(
     cases: Annotated[
-        list[str] | None, typer.Argument(help=f"{', '.join(CASES)}; all of them unless given")
+        list[str] | None, typer.Argument(help=f"{'; '.join(CASES)}; all of them unless given")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="models of each case")] = 3,
     anew: Annotated[bool, typer.Option("--anew", help="Measure again what is there.")] = False,
 ) -> None:
     """Train the models of each case through the lessons, and keep what the lessons tell."""
-    for name in cases or []:
-        if name not in CASES:
-            raise typer.BadParameter(f"{name} is none of {', '.join(CASES)}")
-    for name in cases or CASES:
-        settings = CASES[name]
-        own = settings.model_dump(mode="json")
-        todo = [seed for seed in range(seeds) if anew or not KEPT.has(name, seed, own)]
-        if todo:  # what is loaded at a process's first steps is no part of a run
-            learn(settings.replaced(steps=len(settings.pairs), every=1, enough=1e-9))
-        for seed in todo:
-            run = kept.run(name, seed, own, partial(_lessons, settings, seed))
-            KEPT.keep(run)
-            last = run["lessons"][-1]
-            print(
-                f"{name}, seed {seed}: {last['pairs']} pairs, step {last['steps']}, "
-                f"{last['accuracy']:.3f}, {last['seconds']:.0f} s",
-                flush=True,
-            )
+    KEPT.fill(cases, seeds=seeds, anew=anew, settings=_told, work=_lessons, said=_said)
 
 
-def _lessons(settings: Settings, seed: int) -> dict[str, Any]:
+def _told(name: str, seed: int) -> Any:
+    return CASES[name].model_dump(mode="json")
+
+
+def _lessons(name: str, seed: int) -> dict[str, Any]:
+    settings = CASES[name]
+    # what is loaded at a process's first steps is no part of a run
+    learn(settings.replaced(steps=len(settings.pairs), every=1, enough=1e-9))
     return {"lessons": [lesson._asdict() for lesson in learn(settings, seed)]}
+
+
+def _said(run: kept.Run) -> str:
+    last = run["lessons"][-1]
+    return (
+        f"{last['pairs']} pairs, step {last['steps']}, {last['accuracy']:.3f}, "
+        f"{last['seconds']:.0f} s"
+    )
 
 
 if __name__ == "__main__":

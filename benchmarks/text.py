@@ -14,7 +14,6 @@ import resource
 import sysconfig
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,19 +62,15 @@ def main(
     anew: Annotated[bool, typer.Option("--anew", help="Measure again what is there.")] = False,
 ) -> None:
     """Train the models of each case, and keep what held-out text costs them."""
-    for name in cases or []:
-        if name not in KEPT.order:
-            raise typer.BadParameter(f"{name} is none of {'; '.join(KEPT.order)}")
-    for seed in range(seeds):
-        for name in cases or KEPT.order:
-            settings = settings_of(name, seed)
-            told = without_path(settings)
-            if not anew and KEPT.has(name, seed, told):
-                continue
-            work = partial(_counted if name == NGRAMS else _trained, settings)
-            found = kept.run(name, seed, told, work)
-            KEPT.keep(found)
-            print(f"{name}, seed {seed}: {_said(found)}", flush=True)
+    KEPT.fill(cases, seeds=seeds, anew=anew, settings=_told, work=_found, said=_said)
+
+
+def _told(name: str, seed: int) -> dict[str, Any]:
+    return without_path(settings_of(name, seed))
+
+
+def _found(name: str, seed: int) -> dict[str, Any]:
+    return (_counted if name == NGRAMS else _trained)(settings_of(name, seed))
 
 
 def settings_of(name: str, seed: int) -> Settings:
@@ -147,8 +142,9 @@ def _trained(settings: Settings) -> dict[str, Any]:
 
 
 def _counted(settings: Settings) -> dict[str, Any]:
-    """n-grams of all orders, on the rows that a model is asked for: counted in the rows that it saw,
-    and in all of the text that these are drawn from.
+    """n-grams of all orders, on the rows that a model is asked for.
+
+    Counted in the rows that the model saw, and in all of the text that these are drawn from.
     """
     begun = time.process_time()
     text = data.load(settings)

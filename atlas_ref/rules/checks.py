@@ -7,6 +7,7 @@ CONV-7, CONV-27).
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -287,12 +288,21 @@ def _check_precision(tokens: Any, state: Any) -> None:
     } | {"state.M": state.M}
     arrays["state.S"] = getattr(state, "S", None)
     arrays = {name: array for name, array in arrays.items() if array is not None}
+    check_one_precision(arrays)
+
+
+def check_one_precision(arrays: Mapping[str, Array]) -> None:
+    """Require one backend of all arrays, and of all the precision of k (BACKEND-4).
+
+    Raises:
+        ValueError: names the array that differs.
+    """
     require_one(arrays)
-    precisions = {name: precision(array) for name, array in arrays.items()}
-    for name, own in precisions.items():
-        if own != precisions["k"]:
+    expected = precision(arrays["k"])
+    for name, array in arrays.items():
+        if (own := precision(array)) != expected:
             raise ValueError(
-                f"{name}: {own}, but k is {precisions['k']}; cast them to one precision "
+                f"{name}: {own}, but k is {expected}; cast them to one precision "
                 "(start and init take dtype)"
             )
 

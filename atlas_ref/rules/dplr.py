@@ -18,9 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref import backend
-from atlas_ref.backend import require_one
 from atlas_ref.rules import sequence
-from atlas_ref.rules.checks import check_start, precision
+from atlas_ref.rules.checks import check_one_precision, check_start
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
@@ -250,18 +249,9 @@ def _check_call(config: Config, tokens: Tokens, state: State) -> None:
     for name in ("active", "reset"):
         if name in arrays and arrays[name].dtype != np.bool_:
             raise ValueError(f"{name}: {arrays[name].dtype}, expected bool")
-    _check_precision(
+    check_one_precision(
         {name: arrays[name] for name in ARRAYS if name in arrays} | {"state.M": state.M}
     )
-
-
-def _check_precision(arrays: dict[str, Array]) -> None:
-    """Require one backend and one precision of all numbers (DPLR-1)."""
-    require_one(arrays)
-    kinds = {name: precision(value) for name, value in arrays.items()}
-    for name, kind in kinds.items():
-        if kind != kinds["v"]:
-            raise ValueError(f"{name}: {kind}, but v is {kinds['v']}; cast them to one precision")
 
 
 def _key_heads(config: Config, lead: tuple[int, ...]) -> tuple[int, ...]:

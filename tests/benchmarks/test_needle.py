@@ -57,7 +57,7 @@ def test_a_small_run_tells_a_cell_for_each_length_and_depth(tmp_path, monkeypatc
     monkeypatch.setattr(needle, "CASES", {"MAG": model})
     for name, value in {"ROWS": 2, "TOKENS": 16, "STEPS": 2, "TEXTS": 60}.items():
         monkeypatch.setattr(needle, name, value)
-    kept = needle.KEPT._replace(file=tmp_path / "needle.json")
+    kept = needle.KEPT._replace(file=tmp_path / "needle.json", order=["MAG"])
     monkeypatch.setattr(needle, "KEPT", kept)
     monkeypatch.setattr(needle, "ASKED", needle.ASKED.replaced(samples=1))
     needle.main()

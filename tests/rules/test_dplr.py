@@ -52,7 +52,10 @@ def same(got: dict[str, Any], want: dict[str, Any], tolerance: Any = ANALYTIC) -
 
 @pytest.mark.clause("DPLR-1", "DPLR-2", "DPLR-3", "DPLR-5")
 def test_two_tokens_by_hand():
-    """w 1/2, a 2, b 1: M = 4 (1/2 - 2) + 3 = -3; before_error 4 (1/2)(1 - 2) + 3 = 1."""
+    """One number each.
+
+    w 1/2, a 2, b 1: M = 4 (1/2 - 2) + 3 = -3; before_error 4 (1/2)(1 - 2) + 3 = 1.
+    """
     tokens = {
         "k": np.ones((1, 1)),
         "v": np.full((1, 1), 3.0),
@@ -99,7 +102,7 @@ def test_the_memory_starts_at_zero_and_an_absent_gate_is_one():
         ({}, {"groups": 3}, r"v: leading axes \(2,\), expected value heads in whole groups of 3"),
         ({"active": np.ones(T)}, {}, "active: float64, expected bool"),
         ({"reset": np.ones(T + 1, bool)}, {}, r"reset: shape \(6,\), expected \(5,\)"),
-        ({"k": np.ones((2, T, K), np.float32)}, {}, "k: float32, but v is float64"),
+        ({"k": np.ones((2, T, K), np.float32)}, {}, "v: float64, but k is float32"),
     ],
 )  # fmt: skip
 def test_what_contradicts_the_configuration_is_refused(changes, settings, message):
@@ -206,20 +209,11 @@ def column(x: Any) -> Any:
 
 
 @pytest.mark.clause("DPLR-8")
-def test_kda_with_equal_channels_is_gated_delta():
+@pytest.mark.parametrize(("one", "per_channel"), [("gated_delta", "kda"), ("simple_gla", "gla")])
+def test_equal_channels_are_one_gate_for_all(one, per_channel):
     equal(
-        "gated_delta",
-        "kda",
-        lambda x: but(x, log_decay=channels(x)),
-        lambda x: but(x, log_decay=uneven(x)),
-    )
-
-
-@pytest.mark.clause("DPLR-8")
-def test_gla_with_equal_channels_is_simple_gla():
-    equal(
-        "simple_gla",
-        "gla",
+        one,
+        per_channel,
         lambda x: but(x, log_decay=channels(x)),
         lambda x: but(x, log_decay=uneven(x)),
     )

@@ -274,7 +274,7 @@ def test_a_place_that_is_none_of_the_text_is_refused(place, asked, tmp_path):
 
 @pytest.mark.clause("TRAIN-14")
 def test_a_checkpoint_that_is_not_whole_counts_for_none_that_is_kept(asked, tmp_path):
-    """A run that goes on before it saves on its way to it, and must not keep the broken one alone."""
+    """A run that goes on before it must not keep the broken one alone."""
     out = tmp_path / "out"
     trained(out, asked)
     (out / "step-00000006.safetensors").write_bytes(b"cut short")

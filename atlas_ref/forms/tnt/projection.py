@@ -159,7 +159,7 @@ class _Blocks:
 def _summed(
     projection: Projection, k: Array, q: Array, first: Array, ranges: Any
 ) -> tuple[Array, Array]:
-    """sum k (k . q) over the range of each query, and the sum of k k^T after the last (TNT-10).
+    """sum k (k . q) over each query's range, and the sum of k k^T after the last (TNT-10).
 
     A key that a query does not meet is left out before its product, whatever its size.
     """

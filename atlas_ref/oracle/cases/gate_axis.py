@@ -82,11 +82,11 @@ def stated_by_a_set(path: str, fields: dict[str, Any], inputs: Mapping[str, Any]
     """
     if "gate_axis" in fields or not wide(inputs):
         return fields
-    listed = path_in_set(path)
+    listed = properties_in_set(path)
     return fields if listed is None or PROPERTY not in listed else {**fields, "gate_axis": "d_out"}
 
 
-def path_in_set(path: str) -> list[Any] | None:
+def properties_in_set(path: str) -> list[Any] | None:
     """The properties that a manifest lists for a file; None where no set lists it."""
     file = Path(path).absolute()
     try:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.backend import require_one
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.window import tensors as of_window
 from atlas_ref.rules.checks import (
     GATES,
     check_gates,
+    check_one_precision,
     check_rule,
     check_state,
     check_window,
-    precision,
 )
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import State, Tensors, check_fast
@@ -117,12 +116,4 @@ def _check_precision(tokens: Any, state: State, phi: Tensors) -> None:
     arrays |= {f"memory.{name}": each for name, each in phi.items()}
     for kind in ("weights", "momentum", "reference", "initial"):
         arrays |= {f"state.{kind}.{name}": each for name, each in getattr(state, kind).items()}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
-    require_one(arrays)
-    expected = precision(tokens.k)
-    for name, array in arrays.items():
-        if precision(array) != expected:
-            raise ValueError(
-                f"{name}: {precision(array)}, but k is {expected}; cast them to one precision "
-                "(start and init take dtype)"
-            )
+    check_one_precision({name: array for name, array in arrays.items() if array is not None})

@@ -102,7 +102,7 @@ def test_a_kernel_that_scales_rows_is_the_cases_own():
 
 @pytest.mark.clause("GATES-15", "CASE-6")
 def test_the_gates_of_kda_are_never_taken_for_rows_in_silence():
-    """The trap: K = V = 8, nothing stated, results of KDA beside them; and K = 6, told by shape."""
+    """K = V = 8 and nothing stated, beside results of KDA; and K = 6, told by shape."""
     for columns, words in (
         (D, "has two readings where M is 8 by 8"),
         (6, "is a gate per key channel"),
