@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import tape
 from atlas_ref.backend import threads
@@ -87,8 +85,7 @@ PEERS = (
 
 def rows() -> list[Row]:
     """Times of every memory beside PyTorch's, and memory where it has a bound."""
-    alone = mock.patch.object(threads._inside, "yes", True)
-    with threadpool_limits(1), alone, Process() as process:
+    with threads.alone(), Process() as process:
         return [row for peer in PEERS for row in _rows(peer, process)]
 
 
@@ -204,7 +201,7 @@ def _memory(peer: Peer, grows: float, missing: str | None) -> Row:
     run = work(peer, "both")
 
     def alone() -> None:
-        with mock.patch.object(threads._inside, "yes", True):
+        with threads.alone():
             run()
 
     ours = peak_memory(alone, runs=2)

@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import tape
 from atlas_ref.backend import compiled, threads
@@ -69,8 +67,7 @@ UNWRITTEN = ", phase off"
 
 def rows() -> list[Row]:
     """Steps against the plain transformer and atlas-rnn, memory, and a token far into a text."""
-    alone = mock.patch.object(threads._inside, "yes", True)
-    with threadpool_limits(1), alone, Process() as process:
+    with threads.alone(), Process() as process:
         plain = _loaded(process, "plain transformer", TOKENS, PLAIN)
         found = [_against_plain(name, process, plain) for name in STEPS]
         for name, peers in PEERS.items():
@@ -254,7 +251,7 @@ def _alone(work: Callable[[], Any]) -> Callable[[], Any]:
     """Work on one thread, whichever thread runs it."""
 
     def run() -> None:
-        with mock.patch.object(threads._inside, "yes", True):
+        with threads.alone():
             work()
 
     return run

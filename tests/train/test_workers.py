@@ -384,3 +384,11 @@ def test_bad_input_about_workers_is_one_line_and_makes_no_folder(asked, cli, tmp
         assert ran.err.startswith(f"atlas-ref: {option}: dask and distributed are needed: ")
         assert "[cluster]" in ran.err
     assert not new.exists()
+
+
+@pytest.mark.clause("TRAIN-20")
+def test_a_worker_computes_in_one_thread_as_the_leading_process_does(monkeypatch):
+    """How work is cut among threads decides last bits, which small models do not show."""
+    monkeypatch.setattr(workers.loop, "of_batch", lambda *given, **own: threads._inside.yes)
+    assert workers.computed(workers.Job(None, False), None, None) is True
+    assert not threads._inside.yes
