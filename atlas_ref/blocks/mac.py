@@ -69,7 +69,7 @@ class Config(Frozen):
             )
         if self.attention.persistent_visible == "window":
             raise ValueError("attention: persistent_visible window, but each segment sees them all")
-        if segments and self.memory.levels.per == "call":
+        if segments and self.memory.steps_of_calls:
             raise ValueError("memory: levels with steps per call have no step inside a segment")
         if segments and self.state == "committed":
             raise ValueError("state: committed belongs to context mean_of_call")

@@ -77,16 +77,10 @@ def _emptied(cache: attention.State) -> attention.State:
     return cache.replaced(keys=cache.keys[..., :0, :], values=cache.values[..., :0, :])
 
 
-def _at_step(recalled: memory.State, written: memory.State) -> memory.State:
-    """The memory before the segment at the step of its next token, by which reads are combined."""
-    levels = recalled.levels.replaced(conductor=written.levels.conductor)
-    return recalled.replaced(levels=levels)
-
-
 def _piece(config: Any, params: Any, state: Any, x: Array) -> tuple[Any, Array]:
     """Tokens of one segment: recall, attend, write, mix (BLOCKS-7)."""
     segment = state.segment
-    before = _at_step(segment.memory, state.memory)
+    before = memory.at_step(segment.memory, state.memory)
     with checks.within("memory"):
         recalled, h = memory.retrieve(config.memory, params.memory, before, x)
     cache, y = _attended(config, params.attention, segment, h, x)

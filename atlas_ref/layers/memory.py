@@ -2,32 +2,32 @@
 
     n = norm(x),    q, k, v = heads of W conv(n),    gates from n,    y = W_out [reads of all heads]
 
-The rules are those of a block of levels, each with its own period, form and convention. Specified
-in specs/memory.md.
+The rules are those of a block of levels, each with its own period, form and convention, or those of
+the memories of a TNT. Specified in specs/memory.md.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref import backend
-from atlas_ref.layers import checks, convolution, norm
+from atlas_ref.forms import tnt
+from atlas_ref.layers import checks, convolution, memory_levels, memory_tnt, norm
 from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.layers.feed_forward import check_norm
+from atlas_ref.layers.memory_levels import clamped
 from atlas_ref.layers.memory_params import Branch, Params, check_params, check_state, init_params
 from atlas_ref.layers.memory_tokens import projected_tokens
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
-from atlas_ref.levels.level import Level, run_projected
+from atlas_ref.levels.level import Level
 from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array, Frozen
-from tape import ops, plain
+from tape import ops
 
 __all__ = [
     "Branch",
@@ -35,6 +35,7 @@ __all__ = [
     "Params",
     "State",
     "apply",
+    "clamped",
     "configured",
     "init",
     "levels_of",
@@ -44,10 +45,11 @@ __all__ = [
 
 
 class Config(Frozen):
-    """Settings of a memory layer (MEMORY-1 to MEMORY-8).
+    """Settings of a memory layer (MEMORY-1 to MEMORY-8, MEMORY-13).
 
     Attributes:
-        levels: the memories, their rules, conventions, forms and periods; one for a plain layer.
+        levels: the memories, their rules, conventions, forms and periods, one for a plain layer; or
+            those of a TNT.
         norm: of the tokens.
         conv: convolution of queries, keys and values, its d_model that of the tokens; None for
             none.
@@ -65,7 +67,7 @@ class Config(Frozen):
         output_gate: none, or the function of a gate of the reads from n.
     """
 
-    levels: block.Config
+    levels: block.Config | memory_tnt.Config
     norm: Norm
     conv: convolution.Config | None = None
     conv_place: Literal["before_projection", "after_projection"] = "before_projection"
@@ -83,6 +85,8 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         check_norm(self.norm, self.d_model)
+        if isinstance(self.levels, memory_tnt.Config):
+            memory_tnt.check_layer(self)
         first = self.levels.levels[0].config
         for name, settings, d in (
             ("head_norm", self.head_norm, first.d_in),
@@ -116,10 +120,21 @@ class Config(Frozen):
         return self.levels.heads
 
     @property
+    def combined(self) -> bool:
+        """Whether reads of several levels are weighed (MEMORY-8)."""
+        return isinstance(self.levels, block.Config) and len(self.levels.levels) > 1
+
+    @property
+    def steps_of_calls(self) -> bool:
+        """Whether a call is one step of the levels, however many tokens it has."""
+        return isinstance(self.levels, block.Config) and self.levels.per == "call"
+
+    @property
     def causal(self) -> bool:
         """Whether no token changes a read before it (MEMORY-10)."""
-        return (self.conv is None or self.conv.look_ahead == 0) and all(
-            level.config.convention.read != "call_end" for level in self.levels.levels
+        return (self.conv is None or self.conv.look_ahead == 0) and (
+            isinstance(self.levels, memory_tnt.Config)
+            or all(each.config.convention.read != "call_end" for each in self.levels.levels)
         )
 
     def conv_of(self, level: Level, name: str) -> convolution.Config | None:
@@ -134,11 +149,11 @@ class State(Frozen):
     """All that the next call needs (MEMORY-9).
 
     Attributes:
-        levels: the memories and the step that comes next.
+        levels: the memories and the step that comes next; of a TNT its state.
         tails: for each level the tails of the convolutions of q, k, v; empty without convolutions.
     """
 
-    levels: block.Context
+    levels: block.Context | tnt.State
     tails: tuple[tuple[convolution.State, ...], ...]
 
 
@@ -151,10 +166,11 @@ def configured(
     window_gate: bool = False,
     scan_chunk: int | None = None,
 ) -> Config:
-    """The layer of a convention around levels, or around one rule that always writes (MEMORY-1).
+    """The layer of a convention around levels, a TNT, or one rule that always writes (MEMORY-1).
 
     Args:
-        levels: a block's settings, or those of a rule with d_model, heads, d_in, d_out.
+        levels: a block's settings, or those of a rule with d_model, heads, d_in, d_out; those of a
+            TNT, whose memories then share projections, or of `memory_tnt`.
         kernel: taps of the convolutions; None or 1 for none.
 
     Raises:
@@ -164,7 +180,9 @@ def configured(
         check_count("kernel", kernel)
         if kernel == 0:
             raise ValueError("kernel: 0, expected at least one tap, or None for no convolution")
-    if not isinstance(levels, block.Config):
+    if isinstance(levels, tnt.Config):
+        levels = memory_tnt.Config(tnt=levels)
+    if not isinstance(levels, block.Config | memory_tnt.Config):
         levels = block.Config(levels=(Level(config=levels),))
     c, rule = convention, levels.levels[0].config
     conv = None
@@ -222,10 +240,20 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
 
     Args:
         initial: for each level None or its memories, as `levels.block.start` takes them.
+
+    Raises:
+        ValueError: no number of sequences or no floating dtype; `initial` for a TNT, whose starts
+            are parameters.
     """
     check_count("batch", batch)
     require_floating(dtype)
-    context = block.start(config.levels, batch, dtype=dtype, initial=initial)
+    context: block.Context | tnt.State
+    if isinstance(config.levels, block.Config):
+        context = block.start(config.levels, batch, dtype=dtype, initial=initial)
+    elif initial is not None:
+        raise ValueError("initial: given, but a TNT starts from its parameters")
+    else:
+        context = memory_tnt.start(config.levels, batch, dtype=dtype)
     if config.conv is None:
         return State(levels=context, tails=())
     tails = []
@@ -252,6 +280,8 @@ def apply(
         ValueError: arguments that contradict the settings.
     """
     starts = _check(config, params, state, x, reset)
+    if isinstance(state.levels, tnt.State):
+        return _tnt(config, params, state, x, starts)
     T = x.shape[-2]
     schedule = state.levels.conductor.schedule(T)
     states, tails, reads = _levels(config, params, state, x, schedule, schedule, starts)
@@ -269,6 +299,8 @@ def retrieve(
         state with the tails after x and the same memories, y (B, T, d_model).
     """
     starts = _check(config, params, state, x, reset)
+    if isinstance(state.levels, tnt.State):
+        return _tnt(config, params, state, x, starts, writes=False)
     schedule = state.levels.conductor.schedule(x.shape[-2])
     idle = np.zeros_like(schedule)
     _, tails, reads = _levels(config, params, state, x, idle, schedule, starts)
@@ -277,15 +309,20 @@ def retrieve(
 
 def restarted(config: Config, state: State) -> State:
     """The state where a document starts: memories at their origins, tails of zeros (MEMORY-9)."""
-    levels, context = config.levels.levels, state.levels
-    states = tuple(
-        level.rule.document(level.config, origin, before)
-        for level, origin, before in zip(levels, context.origins, context.states, strict=True)
-    )
+    own: Any = config.levels
     tails = tuple(
         tuple(tail.replaced(tail=ops.zeros_like(tail.tail)) for tail in of) for of in state.tails
     )
-    return State.trusted(levels=context.replaced(states=states), tails=tails)
+    module = memory_tnt if isinstance(own, memory_tnt.Config) else memory_levels
+    return State.trusted(levels=module.restarted(own, state.levels), tails=tails)
+
+
+def at_step(recalled: State, written: State) -> State:
+    """A state at the step of another one's next token, by which reads are combined (MEMORY-12)."""
+    if isinstance(recalled.levels, tnt.State):
+        return recalled
+    of: Any = written.levels
+    return recalled.replaced(levels=recalled.levels.replaced(conductor=of.conductor))
 
 
 def _levels(
@@ -297,65 +334,41 @@ def _levels(
         states, tails, y (B, T, d_model).
     """
     n = norm.normed(config.norm, params.norm, x)
-    mask = np.zeros(x.shape[-2], bool) if starts is None else starts
-    states, tails, reads = [], [], []
-    for i, (level, branch) in enumerate(zip(config.levels.levels, params.levels, strict=True)):
-        before = state.tails[i] if state.tails else ()
-        projected, tail = projected_tokens(config, level, branch, before, n, starts)
-        memory, origin = _renewed(config, level, state.levels.states[i]), state.levels.origins[i]
-        memory, y = _run(config, level, branch, projected, memory, origin, active[:, i], mask)
-        states.append(memory)
-        tails.append(tail)
-        reads.append(y)
-    y = reads[0]
-    if len(reads) > 1:
-        weights = block.combining(config.levels, params.logits, schedule)
-        y = sum((w * read for w, read in zip(weights[1:], reads[1:], strict=True)), weights[0] * y)
-    return tuple(states), tuple(tails) if state.tails else (), _output(config, params, n, y)
+    projected, tails = _projected(config, params, state, n, starts)
+    states, y = memory_levels.run(config, params, projected, state.levels, active, schedule, starts)
+    return states, tails, _output(config, params, n, y)
 
 
-def _renewed(config: Config, level: Level, state: Any) -> Any:
-    """The state of a memory at the start of a call (MEMORY-7)."""
-    convention = level.config.convention
-    if config.reference_at_call == "carried" or convention.reference != "call_start":
-        return state
-    return level.rule.renewed(level.config, state)
+def _projected(
+    config: Config, params: Params, state: State, n: Array, starts: Any
+) -> tuple[list[dict[str, Any]], tuple[Any, ...]]:
+    """Fields of tokens for each level, and tails of the convolutions (MEMORY-3 to MEMORY-6)."""
+    before = state.tails or ((),) * len(params.levels)
+    found = [
+        projected_tokens(config, level, branch, tails, n, starts)
+        for level, branch, tails in zip(config.levels.levels, params.levels, before, strict=True)
+    ]
+    tails = tuple(tail for _, tail in found) if state.tails else ()
+    return [each for each, _ in found], tails
 
 
-def _run(
-    config: Config,
-    level: Level,
-    branch: Branch,
-    projected: dict[str, Any],
-    state: Any,
-    origin: Any,
-    active: Any,
-    starts: Any,
-) -> tuple[Any, Array]:
-    """One level over a call, clamped where the convention says so (MEMORY-7)."""
-    phi, bound, T = branch.projection.phi, config.state_clamp, len(active)
-    if bound is None:
-        return run_projected(level, projected, phi, state, origin, active, starts)
-    reads = []
-    step = T if config.scan_chunk is None else config.scan_chunk
-    for first, last in itertools.pairwise([*range(0, T, step), T]):
-        part = {
-            name: None if value is None else value[:, :, first:last]
-            for name, value in projected.items()
-        }
-        of = slice(first, last)
-        state, y = run_projected(level, part, phi, state, origin, active[of], starts[of])
-        state = state.replaced(M=clamped(state.M, bound))
-        reads.append(y)
-    return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
+def _tnt(
+    config: Config, params: Params, state: State, x: Array, starts: Any, *, writes: bool = True
+) -> tuple[State, Array]:
+    """A TNT over the normed tokens, which it writes and reads or reads alone (MEMORY-13).
 
-
-def clamped(M: Array, bound: float) -> Array:
-    """Each entry of M within [-bound, bound], without a gradient where it is not (MEMORY-7)."""
-    at = np.real(plain(M))
-    if not backend.truth((np.abs(at) > bound).any()):
-        return M
-    return ops.where(at > bound, bound, ops.where(at < -bound, -bound, M))
+    Returns:
+        state, y (B, T, d_model).
+    """
+    own: Any = config.levels
+    memories: Any = state.levels
+    n = norm.normed(config.norm, params.norm, x)
+    projected, tails = _projected(config, params, state, n, starts)
+    if writes:
+        memories, reads = memory_tnt.run(own, params, projected, memories, starts)
+    else:
+        reads = memory_tnt.retrieve(own, params, projected, memories, starts)
+    return State.trusted(levels=memories, tails=tails), _output(config, params, n, reads)
 
 
 def _output(config: Config, params: Params, n: Array, reads: Array) -> Array:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from atlas_ref.layers import checks, convolution, norm, projection
+from atlas_ref.forms import tnt
+from atlas_ref.layers import checks, convolution, memory_tnt, norm, projection
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
 from atlas_ref.parts import window
@@ -46,11 +47,12 @@ class Params(Frozen):
 
     Attributes:
         norm: of the norm of tokens.
-        levels: of each level.
+        levels: of each level; of a TNT one for all memories, or one each.
         W_out (d_model, H, d_out): projection of the reads of all heads.
         logits (k,): weights of the levels; None for one level.
         output_norm: of the norm of reads.
         W_gate (H d_out, d_model), b_gate (H d_out,): gate of the reads; None without one.
+        initial: where each memory of a TNT starts (MEMORY-14).
     """
 
     norm: NormParams
@@ -60,6 +62,7 @@ class Params(Frozen):
     logits: Annotated[Array | None, Dims("k", optional=True)] = None
     W_gate: Annotated[Array | None, Dims("channels d_model", optional=True)] = None
     b_gate: Annotated[Array | None, Dims("channels", optional=True)] = None
+    initial: tuple[tnt.Initial, ...] = ()
 
 
 def init_params(config: Any, seed: int, *, dtype: Any) -> Params:
@@ -70,7 +73,7 @@ def init_params(config: Any, seed: int, *, dtype: Any) -> Params:
     draw = generator(seed)
     levels, D, H = config.levels.levels, config.d_model, config.heads
     d_out = levels[0].config.d_out
-    places = config.levels.places() if len(levels) > 1 else [None]
+    places = config.levels.places() if config.combined else [None] * len(levels)
     branches = [
         _branch(config, level, place, draw) for level, place in zip(levels, places, strict=True)
     ]
@@ -80,9 +83,10 @@ def init_params(config: Any, seed: int, *, dtype: Any) -> Params:
         levels=tuple(branches),
         W_out=draw.uniform(-1.0, 1.0, (D, H, d_out)) / np.sqrt(H * d_out),
         output_norm=norm.init(config.output_norm),
-        logits=np.zeros(len(levels)) if len(levels) > 1 else None,
+        logits=np.zeros(len(levels)) if config.combined else None,
         W_gate=draw.uniform(-1.0, 1.0, (H * d_out, D)) / np.sqrt(D) if gate else None,
         b_gate=draw.uniform(-1.0, 1.0, H * d_out) / np.sqrt(D) if gate else None,
+        initial=memory_tnt.init(config.levels) if of_tnt(config) else (),
     )
     return projection.cast(params, dtype)
 
@@ -165,7 +169,7 @@ def check_params(config: Any, params: Params, x: Array) -> None:
     D, H, d_out = config.d_model, config.heads, levels[0].config.d_out
     checks.check_shape("params.W_out", params.W_out, (D, H, d_out), "d_model, heads, d_out")
     optional = {
-        "logits": ((len(levels),) if len(levels) > 1 else None, "levels"),
+        "logits": ((len(levels),) if config.combined else None, "levels"),
         "W_gate": ((H * d_out, D), "heads d_out, d_model"),
         "b_gate": ((H * d_out,), "heads d_out"),
     }
@@ -174,6 +178,12 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         _check_optional(f"params.{name}", getattr(params, name), None if absent else shape, axes)
     names = ("W_out", "logits", "W_gate", "b_gate")
     checks.check_precision(x, {f"params.{name}": getattr(params, name) for name in names})
+    memory_tnt.check_initial(config.levels, params.initial, x)
+
+
+def of_tnt(config: Any) -> bool:
+    """Whether the memories of a layer are those of a TNT (MEMORY-13)."""
+    return isinstance(config.levels, memory_tnt.Config)
 
 
 def _check_optional(name: str, array: Any, shape: tuple[int, ...] | None, axes: str) -> None:
@@ -236,10 +246,12 @@ def check_state(config: Any, state: Any, x: Array) -> None:
         ValueError: names the part, what was found and what is needed.
     """
     levels, conv = config.levels.levels, config.conv is not None
-    if len(state.levels.states) != len(levels) or len(state.tails) != (len(levels) if conv else 0):
+    rules = [each.rule for each in (config.levels.tnt.memories if of_tnt(config) else levels)]
+    held = _memories(config, state)
+    if any(len(own) != len(rules) for _, own in held) or len(state.tails) != len(levels) * conv:
         raise ValueError(
-            f"state: {len(state.levels.states)} memories and {len(state.tails)} tails, expected "
-            f"those of {len(levels)} levels {'with' if conv else 'without'} convolutions"
+            f"state: {len(held[0][1])} memories and tails of {len(state.tails)} levels, expected "
+            f"{len(rules)} and {len(levels) * conv}"
         )
     for i, tails in enumerate(state.tails):
         if len(tails) != 3:
@@ -250,15 +262,25 @@ def check_state(config: Any, state: Any, x: Array) -> None:
             checks.check_shape(place, tail.tail, expected, "batch, rows, channels")
             checks.check_precision(x, {place: tail.tail})
     leading = (x.shape[0], config.heads)
-    for part, memories in (("", state.levels.states), ("origin ", state.levels.origins)):
+    for part, memories in held:
         for i, memory in enumerate(memories):
-            for each in levels[i].rule.memories:
+            for each in rules[i].memories:
                 own = getattr(memory, each)
                 arrays = own if isinstance(own, dict) else {"": own}
                 for name, array in arrays.items():
                     place = f"state: level {i}: {part}{each}{name and '.'}{name}"
                     shared = (1, config.heads) if isinstance(own, dict) else leading
                     _check_memory(place, array, leading, shared, x)
+
+
+def _memories(config: Any, state: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """The states of rules within a state, by what they are."""
+    own, needed = state.levels, of_tnt(config)
+    if isinstance(own, tnt.State) != needed:
+        raise ValueError(f"state: {'of levels' if needed else 'of a TNT'}, but the layer has none")
+    if needed:
+        return [("", tuple(place.memory for place in own.places))]
+    return [("", own.states), ("origin ", own.origins)]
 
 
 def _check_memory(

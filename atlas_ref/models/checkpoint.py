@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from atlas_ref import backend
 from atlas_ref.blocks import BLOCKS
-from atlas_ref.layers import memory, shared_memory
+from atlas_ref.forms import tnt
+from atlas_ref.layers import memory, memory_tnt, shared_memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.messages import first_problem, meant, shown
@@ -32,8 +33,9 @@ from atlas_ref.types import Frozen, read_only
 from tape import plain
 from tape.nested import flatten
 
-#: Key of settings that says of which kind a part is; a memory without it has its own projections.
-SHARED = "shared"
+#: Kinds of parts that a key of settings tells: a memory without it has its own projections, and
+#: levels without it are a block of them.
+SHARED, TNT = "shared", "tnt"
 
 #: Metadata key of the JSON object, its version, and the model that it describes (MODEL-11).
 KEY, SCHEMA, MODEL = "atlas_ref_model", 1, "language_model"
@@ -187,16 +189,18 @@ def _parts(config: language_model.Config, tensors: Mapping[str, Any]) -> tuple[A
 
 
 def described(config: Any) -> Any:
-    """Settings as JSON has them; a block and a shared memory have their kind, a level its rule
-    (MODEL-11).
+    """Settings as JSON has them; a block, a shared memory and a TNT have their kind, a level and a
+    memory of a TNT their rule (MODEL-11).
     """
     if isinstance(config, tuple):
         return [described(each) for each in config]
     if not isinstance(config, Frozen):
         return config
     tag = {}
-    if isinstance(config, Level):
+    if isinstance(config, Level | tnt.Global | tnt.Local):
         tag = {"rule": config.rule.name}
+    if isinstance(config, memory_tnt.Config):
+        tag = {"kind": TNT}
     if isinstance(config, shared_memory.Config):
         tag = {"kind": SHARED}
     for name, module in BLOCKS.items():
@@ -249,13 +253,18 @@ def _blocks(value: Any, where: str) -> tuple[Any, ...]:
     )
 
 
-def _levels(value: Any, where: str) -> tuple[Any, ...]:
-    levels = []
+def _ruled(kind: type[Frozen], value: Any, where: str) -> tuple[Any, ...]:
+    """Parts of a kind, each with the settings of a rule."""
+    found = []
     for i, (rule, rest) in enumerate(_tagged(value, where, "rule", RULES)):
         place = f"{where}.{i}"
         settings = _plain_part(RULES[rule].Config, rest.pop("config", {}), f"{place}.config")
-        levels.append(_built(Level, {**rest, "config": settings}, place))
-    return tuple(levels)
+        found.append(_built(kind, {**rest, "config": settings}, place))
+    return tuple(found)
+
+
+def _global(value: Any, where: str) -> Any:
+    return None if value is None else _ruled(tnt.Global, [value], where)[0]
 
 
 def _tagged(value: Any, where: str, key: str, known: Mapping[str, Any]) -> Any:
@@ -293,12 +302,25 @@ def _level_block(value: Any, where: str) -> Any:
     return _built(block.Config, value, where)
 
 
+def _level_block_or_tnt(value: Any, where: str) -> Any:
+    _require_object(value, where)
+    if "kind" not in value:
+        return _level_block(value, where)
+    rest = dict(value)
+    if (kind := rest.pop("kind")) != TNT:
+        raise ValueError(f"{where}.kind: {TNT!r} or no key is needed, found {shown(kind)}")
+    return _built(memory_tnt.Config, rest, where)
+
+
 #: Parts whose kind a key tells, or that hold such parts.
 _PARTS: dict[tuple[Any, str], Callable[[Any, str], Any]] = {
     (language_model.Config, "blocks"): _blocks,
-    (memory.Config, "levels"): _level_block,
+    (memory.Config, "levels"): _level_block_or_tnt,
+    (memory_tnt.Config, "tnt"): functools.partial(_built, tnt.Config),
+    (tnt.Config, "global_memory"): _global,
+    (tnt.Config, "local_memories"): functools.partial(_ruled, tnt.Local),
     (shared_memory.Config, "levels"): _level_block,
-    (block.Config, "levels"): _levels,
-    (Level, "config"): lambda value, where: value,
+    (block.Config, "levels"): functools.partial(_ruled, Level),
+    **{(kind, "config"): lambda value, where: value for kind in (Level, tnt.Global, tnt.Local)},
     **{(module.Config, "memory"): _memory for module in BLOCKS.values()},
 }

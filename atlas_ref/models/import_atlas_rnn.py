@@ -258,7 +258,8 @@ def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, A
     Args:
         state: of `memory.start`.
     """
-    own = state.levels.states[0]
+    context: Any = state.levels
+    own = context.states[0]
     shape = own.M.shape
     own = own.replaced(M=ops.reshape(tensors["S"], shape))
     if "Z" in tensors:
@@ -267,12 +268,13 @@ def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, A
         buffer = tensors["omega_buffer"]
         rows = ops.reshape(buffer, (*shape[:2], *buffer.shape[1:]))
         own = with_gradients(config.levels.levels[0].config, own, rows)
-    return state.replaced(levels=state.levels.replaced(states=(own,)))
+    return state.replaced(levels=context.replaced(states=(own,)))
 
 
 def from_state(config: memory.Config, state: memory.State) -> dict[str, Array]:
     """Public tensors of the state of a memory layer (MODEL-10, OMEGA-30)."""
-    own = state.levels.states[0]
+    context: Any = state.levels
+    own = context.states[0]
     B, H, *matrix = own.M.shape
     tensors = {"S": ops.reshape(own.M, (B * H, *matrix))}
     if config.momentum:

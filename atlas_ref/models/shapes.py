@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.blocks import lmm, mac, mag, mal, mix
+from atlas_ref.forms import tnt
 from atlas_ref.layers import (
     attention,
     convolution,
     feed_forward,
     memory,
     memory_params,
+    memory_tnt,
     norm,
     query_key,
     shared_memory,
@@ -192,9 +194,23 @@ def _memory(config: memory.Config | None) -> memory.Params | None:
         levels=tuple(_branch(config, each) for each in levels),
         W_out=Needed((D, H, d_out)),
         output_norm=_norm(config.output_norm),
-        logits=Needed((len(levels),)) if len(levels) > 1 else None,
+        logits=Needed((len(levels),)) if config.combined else None,
         W_gate=Needed((H * d_out, D)) if gated else None,
         b_gate=Needed((H * d_out,)) if gated else None,
+        initial=_starts(config),
+    )
+
+
+def _starts(config: memory.Config) -> tuple[tnt.Initial, ...]:
+    """Where the memories of a TNT start (MEMORY-14)."""
+    if not isinstance(config.levels, memory_tnt.Config):
+        return ()
+    absent: dict[str, Any] = dict.fromkeys(tnt.Initial.model_fields)
+    return tuple(
+        tnt.Initial.trusted(
+            **absent | {"phi": {}} | {name: Needed(shape) for name, shape in own.items()}
+        )
+        for own in memory_tnt.shapes(config.levels)
     )
 
 

@@ -9,7 +9,7 @@ from atlas_ref.layers import convention, norm, query_key, rotary, shared_memory
 from atlas_ref.levels.level import Level
 from atlas_ref.parts.memory_functions import MemoryFunction
 from tests.support.layers import Layer
-from tests.support.memories import MEMORIES, POLYNOMIAL, layer, levels, rule
+from tests.support.memories import MEMORIES, POLYNOMIAL, layer, levels, rule, tnt_of
 
 SIZES: dict[str, Any] = {"d_model": 6, "heads": 2, "d_head": 4, "persistent": 2, "d_inner": 5}
 
@@ -132,6 +132,7 @@ BLOCKS: dict[str, Layer] = MEMORIES | {
         )
     },
     "mag titans": Layer(mag, block(mag, "titans", layer(rule("titans_lmm"), "titans")), before=2),
+    "mag tnt": Layer(mag, block(mag, own=layer(tnt_of("delta")))),
     "mag tokens before": Layer(mag, block(mag, persistent_kind="prepended"), before=2),
     "mag tokens before, window": Layer(
         mag,
@@ -144,6 +145,7 @@ BLOCKS: dict[str, Layer] = MEMORIES | {
     **SHARED,
     "mag without memory": Layer(mag, block(mag).replaced(memory=None)),
     "mal": Layer(mal, block(mal)),
+    "mal tnt": Layer(mal, block(mal, own=layer(tnt_of("delta")))),
     "mal short": Layer(mal, block(mal, mal_order="memory_attention_ff", window=9)),
     "mal tokens before": Layer(
         mal, block(mal, persistent_kind="prepended", persistent=3), before=3
@@ -155,9 +157,11 @@ BLOCKS: dict[str, Layer] = MEMORIES | {
     ),
     "mal without memory": Layer(mal, block(mal).replaced(memory=None)),
     "lmm": Layer(lmm, block(lmm)),
+    "lmm tnt": Layer(lmm, block(lmm, own=layer(tnt_of("titans_lmm")))),
     "lmm memory alone": Layer(lmm, block(lmm).replaced(feed_forward=None)),
     "lmm without memory": Layer(lmm, block(lmm).replaced(memory=None)),
     "mac": Layer(mac, block(mac)),
+    "mac tnt": Layer(mac, block(mac, own=layer(tnt_of("delta")))),
     "mac tokens before": Layer(mac, block(mac, persistent_kind="prepended")),
     "mac product": Layer(mac, block(mac, mag="product", segment=3, persistent=0)),
     "mac levels masked": Layer(

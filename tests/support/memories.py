@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.layers import convention, memory
+from atlas_ref.forms import tnt
+from atlas_ref.layers import convention, memory, memory_tnt
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.parts.feature_maps import Elementwise
@@ -53,7 +54,86 @@ SCHEDULE = levels(
     Level(config=rule("omega", convention=FROZEN, span=3), period=4, form="chunkwise"),
 )
 
-MEMORIES: dict[str, Layer] = {
+
+def tnt_of(
+    name: str,
+    *,
+    span: int | None = 5,
+    spans: Any = (3, 1),
+    shards: Any = (6, 4),
+    params: Any = "shared",
+    of_local: Any = None,
+    of_global: Any = None,
+    origin: Any = 0,
+    **settings: Any,
+) -> memory_tnt.Config:
+    """Settings of a TNT of one rule in a layer; `span` None for no global memory."""
+    own = rule(name, **settings)
+    found = tnt.Config(
+        global_memory=None
+        if span is None
+        else tnt.Global(config=own, span=span, **(of_global or {})),
+        local_memories=tuple(
+            tnt.Local(config=own, span=C, shard=S, **(of_local or {}))
+            for C, S in zip(spans, shards, strict=True)
+        ),
+        origin=origin,
+    )
+    return memory_tnt.Config(tnt=found, params=params)
+
+
+def projection(**axes: Any) -> dict[str, Any]:
+    """Settings of local memories under a projection of their queries."""
+    return {"projection": tnt.Projection(**axes)}
+
+
+LEARNED = {"reset_momentum": "learned", **projection(kind="learned")}
+NO_GATE = {"gate": "none"}
+TNTS: dict[str, Layer] = {
+    "memory tnt": Layer(memory, layer(tnt_of("titans_lmm"))),
+    "memory tnt per memory": Layer(memory, layer(tnt_of("delta", params="per_memory"))),
+    "memory tnt learned": Layer(
+        memory, layer(tnt_of("titans_lmm", of_local=LEARNED, shards=(6, 3)), "titans")
+    ),
+    "memory tnt omega": Layer(
+        memory,
+        layer(
+            tnt_of(
+                "omega",
+                of_local=projection(range="window", window=3, norm="sum_of_norms"),
+                window_weights=Product(of=(Decay(), Gate())),
+            ),
+            window_gate=True,
+        ),
+    ),
+    "memory tnt locals": Layer(
+        memory,
+        layer(
+            tnt_of("delta", span=None, spans=(2,), shards=(4,), origin=1), gate_input="key_value"
+        ),
+    ),
+    "memory tnt orthogonal": Layer(
+        memory,
+        layer(tnt_of("hebbian", of_local=projection(kind="orthogonal", range="shard"), span=2)),
+    ),
+    "memory tnt printed": Layer(
+        memory,
+        layer(
+            tnt_of(
+                "titans_lmm",
+                of_global={"sum": "inclusive"},
+                of_local={"base": "previous", "reset": "instead_of_write"},
+                convention=NO_GATE,
+            ),
+            momentum=False,
+        ),
+    ),
+    "memory tnt deep": Layer(
+        memory, layer(tnt_of("deep_memory", spans=(2,), shards=(6,), span=4, params="per_memory"))
+    ),
+}
+
+MEMORIES: dict[str, Layer] = TNTS | {
     **{f"memory {name}": Layer(memory, layer(rule(name))) for name in RULES},
     "memory titans exact": Layer(
         memory, layer(levels(Level(config=rule("titans_lmm"), form="exact")), step_size="softplus")

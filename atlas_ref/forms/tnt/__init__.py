@@ -9,6 +9,7 @@ specs/tnt.md. Source: TNT (2511.07343) Eqs 5-7, 13-15.
 from __future__ import annotations
 
 from atlas_ref.forms.tnt.config import PRESETS, Config, Global, Local, Projection, preset
+from atlas_ref.forms.tnt.retrieve import retrieve
 from atlas_ref.forms.tnt.run import run
 from atlas_ref.forms.tnt.state import Initial, Params, State, start
 
@@ -22,6 +23,7 @@ __all__ = [
     "Projection",
     "State",
     "preset",
+    "retrieve",
     "run",
     "start",
 ]

@@ -59,6 +59,28 @@ def projected(
     return _keys(total=total, size=last[..., 0, 0]), _divided(moved, size)
 
 
+def recalled(local: Local, initial: Initial, q: Array, keys: Keys) -> Array:
+    """Queries P q of tokens that bring no key, P of the keys that are held (TNT-23).
+
+    Args:
+        q (..., T, d): raw queries.
+    """
+    projection = local.projection
+    if projection.kind == "none":
+        return q
+    if projection.kind == "learned":
+        return q @ ops.swapaxes(initial.W_QK, -1, -2)
+    summed, size = keys.total, keys.size
+    if projection.range == "window":
+        rows = unit(keys.rows) if projection.norm == "per_key" else keys.rows
+        summed = ops.swapaxes(rows, -1, -2) @ rows
+        size = ops.sum(ops.sum(rows * rows, axis=-1), axis=-1)
+    moved = q @ summed  # which is symmetric
+    if projection.norm != "sum_of_norms" or projection.kind == "orthogonal":
+        return moved
+    return _divided(moved, ops.expand_dims(ops.expand_dims(size, -1), -1))
+
+
 def _keys(*, total: Array = None, size: Array = None, rows: Array = None) -> Keys:
     """What the next call needs, as arrays that were checked."""
     return Keys.trusted(total=total, size=size, rows=rows)

@@ -42,8 +42,7 @@ def run(
 
     Source: TNT (2511.07343) Eqs 5-7, 13-15; TNT-1.
     """
-    check_params(config, params)
-    each = _tokens_of(config, tokens, state)
+    each = parted(config, params, tokens, state)
     reset = each[0].reset
     T = each[0].k.shape[-2]
     leading = each[0].k.shape[:-2]
@@ -58,10 +57,15 @@ def run(
     return pieces.settled(state), pieces.joined(reads)
 
 
-def _tokens_of(
-    config: Config, tokens: Tokens | tuple[Tokens, ...], state: State
+def parted(
+    config: Config, params: Params, tokens: Tokens | tuple[Tokens, ...], state: State
 ) -> tuple[Tokens, ...]:
-    """Tokens of each memory, which agree in number and resets (TNT-13)."""
+    """Tokens of each memory, which agree in number and resets (TNT-13).
+
+    Raises:
+        ValueError: parameters, tokens or a state that contradict the configuration or each other.
+    """
+    check_params(config, params)
     count = len(config.memories)
     each = tokens if isinstance(tokens, tuple) else (tokens,) * count
     if len(each) != count:
