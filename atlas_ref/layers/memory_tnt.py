@@ -54,7 +54,8 @@ class Config(Frozen):
 
     def _shareable(self) -> None:
         first, *others = self.tnt.memories
-        if any(other.config != first.config for other in others):
+        settings = [(each.rule.name, each.config.model_dump()) for each in self.tnt.memories]
+        if any(each != settings[0] for each in settings):
             raise ValueError("params: shared needs one rule with the same settings in all memories")
         if others and not first.rule.in_family:
             raise ValueError(

@@ -42,6 +42,13 @@ class Reading(BaseModel):
     changes: dict[str, Any]
 
 
+class Tnt(BaseModel):
+    """Spans of a memory of a TNT; the global one has no shard."""
+
+    span: int
+    shard: int | None
+
+
 class Level(Reading):
     """A memory of a block."""
 
@@ -53,6 +60,7 @@ class Level(Reading):
     feature_map: dict[str, Any] | None
     period: int
     form: str
+    tnt: Tnt | None
 
 
 class Block(Reading):

@@ -94,9 +94,23 @@ def _block(config: Any, block: Any, params: Any) -> dict[str, Any]:
 
 
 def _levels(memory: Any) -> list[dict[str, Any]]:
-    """Every level of a memory; one that shares attention has the reading of the whole layer."""
+    """Every level of a memory, or memory of a TNT; one that shares attention has the reading of the
+    whole layer.
+    """
+    from atlas_ref.forms.tnt.config import form_of
+    from atlas_ref.layers import memory_tnt
+    from atlas_ref.levels.level import Level
     from atlas_ref.models import readings
 
+    if isinstance(memory.levels, memory_tnt.Config):
+        return [
+            _level(Level(config=each.config))
+            | {
+                "form": form_of(each),
+                "tnt": {"span": each.span, "shard": getattr(each, "shard", None)},
+            }
+            for each in memory.levels.tnt.memories
+        ]
     near = readings.of_shared(memory)
     return [_level(each, near) for each in memory.levels.levels]
 
@@ -115,6 +129,7 @@ def _level(level: Any, near: Any = None) -> dict[str, Any]:
         "feature_map": plain.get("feature_map"),
         "period": level.period,
         "form": level.form,
+        "tnt": None,
         "preset": near.preset,
         "changes": near.changes,
     }
@@ -254,6 +269,9 @@ def _level_cells(level: dict[str, Any]) -> tuple[str, str]:
         sizes["window"] = level["window"]
     if (level["feature_map"] or {}).get("kind", "identity") != "identity":
         sizes["map"] = level["feature_map"]["kind"]
+    if (of := level["tnt"]) is not None:
+        local = of["shard"] is not None
+        sizes |= {"span": of["span"], **({"shard": of["shard"]} if local else {})}
     return output.words(sizes), f"{level['period']}"
 
 
