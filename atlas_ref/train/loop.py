@@ -125,7 +125,8 @@ def task(settings: Settings, data: Data) -> Task:
             "start anew within a row"
         )
     documents = takes if settings.documents is None else settings.documents
-    return Task(settings, config, optimisers.optimiser(settings), data, documents)
+    learnt = models.of_locals(config) if settings.learns == "locals" else None
+    return Task(settings, config, optimisers.optimiser(settings, learnt), data, documents)
 
 
 def start(own: Task) -> Moment:

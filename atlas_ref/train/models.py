@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from atlas_ref import conventions
 from atlas_ref.blocks import BLOCKS, lmm, mac
-from atlas_ref.forms import support
-from atlas_ref.layers import convention, feed_forward, memory, shared_memory
+from atlas_ref.forms import support, tnt
+from atlas_ref.layers import convention, feed_forward, memory, memory_tnt, shared_memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
@@ -63,9 +63,15 @@ FORMS = ("exact", "chunkwise", "sequential")
 #: Most numbers of parameters: more is a slip, and no machine's.
 LARGEST = 2**33
 
+#: Settings of a TNT (TRAIN-22).
+OF_TNT = ("tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params")
+
 #: Settings that one kind of model has and the other has not.
 OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive")
-OF_BLOCKS = ("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel")
+OF_BLOCKS = (
+    *("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel"),
+    *OF_TNT,
+)
 
 
 def model(settings: Model, vocabulary: int) -> language_model.Config:
@@ -104,6 +110,36 @@ def shares_rows(own: Any) -> bool:
     return isinstance(rule, deep_memory.Config) and rule.coupling == "batch_shared"
 
 
+def of_locals(config: language_model.Config) -> tuple[str, ...]:
+    """Patterns of the parameters that belong to local memories of a TNT alone (TRAIN-23).
+
+    Raises:
+        ValueError: no block has such a memory.
+    """
+    found = [
+        f"blocks.{i}.memory.{name}"
+        for i, block in enumerate(config.blocks)
+        for name in _of_memory(block.memory)
+    ]
+    if not found:
+        raise ValueError("learns: locals, but the model has no local memories of a TNT")
+    return tuple(found)
+
+
+def _of_memory(own: Any) -> list[str]:
+    if not isinstance(own, memory.Config) or not isinstance(own.levels, memory_tnt.Config):
+        return []
+    settings = own.levels
+    places = [i for i, each in enumerate(settings.tnt.memories) if isinstance(each, tnt.Local)]
+    names = [f"initial.{i}.*" for i in places]
+    # a set of projections that is shared is the global memory's too, unless there is none
+    if settings.params == "per_memory":
+        names += [f"levels.{i}.*" for i in places]
+    elif settings.tnt.global_memory is None:
+        names += ["levels.0.*"]
+    return names
+
+
 # -- Atlas-MAG -------------------------------------------------------------------------------------
 
 
@@ -138,7 +174,8 @@ def _atlas_mag(s: Model, vocabulary: int) -> language_model.Config:
 def _refuse(s: Model, names: tuple[str, ...]) -> None:
     for name in names:
         if getattr(s, name) != type(s).model_fields[name].default:
-            raise ValueError(f"{name}: model {s.model} has no such setting")
+            without = "" if s.memory else " without memory"
+            raise ValueError(f"{name}: model {s.model}{without} has no such setting")
 
 
 # -- blocks of the family --------------------------------------------------------------------------
@@ -158,6 +195,8 @@ def _of_blocks(s: Model, vocabulary: int) -> language_model.Config:
         raise ValueError(
             f"rule: {rule} has no window, model {kind.name} needs one; model {kind.block} takes it"
         )
+    if not s.memory:
+        _refuse(s, OF_TNT)
     own = _memory(s, readings, rule, preset) if s.memory else None
     each = _block(s, kind.block, readings, own)
     return language_model.configured(readings, [each] * s.layers, vocabulary=vocabulary)
@@ -190,8 +229,34 @@ def _memory(s: Model, readings: LayerConvention, name: str, preset: str) -> memo
         **fields,
     )
     form = next(each for each in FORMS if support.refusal(name, config.convention, each) is None)
-    levels = block.Config(levels=(Level(config=config, form=form),))
+    levels: Any = _tnt(s, config)
+    if levels is None:
+        levels = block.Config(levels=(Level(config=config, form=form),))
     return memory.configured(readings, levels, kernel=s.kernel, window_gate=s.omega_gate)
+
+
+def _tnt(s: Model, config: Any) -> memory_tnt.Config | None:
+    """The TNT of settings, every memory under the same rule; None where there is none (TRAIN-22)."""
+    spans, shards = s.tnt_local_spans, s.tnt_shards
+    if s.tnt_global_span is None and not spans:
+        if shards or s.tnt_params != "shared":
+            name = "tnt_shards" if shards else "tnt_params"
+            raise ValueError(f"{name}: has no effect without tnt_global_span or tnt_local_spans")
+        return None
+    if len(shards) == 1:
+        shards = shards * len(spans)
+    if len(shards) != len(spans):
+        raise ValueError(
+            f"tnt_shards: {len(shards)}, expected one, or one for each of {len(spans)} local spans"
+        )
+    of_global = s.tnt_global_span
+    found = tnt.Config(
+        global_memory=None if of_global is None else tnt.Global(config=config, span=of_global),
+        local_memories=tuple(
+            tnt.Local(config=config, span=C, shard=S) for C, S in zip(spans, shards, strict=True)
+        ),
+    )
+    return memory_tnt.Config(tnt=found, params=s.tnt_params)
 
 
 def _feature_map(s: Model) -> FeatureMap:

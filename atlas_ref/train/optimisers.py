@@ -19,14 +19,21 @@ EPS = 1e-6
 HIDDEN_RATE = 0.02
 
 
-def optimiser(settings: Settings) -> groups.Config:
-    """Groups, schedule and clipping of a run (TRAIN-9).
+def optimiser(settings: Settings, learnt: tuple[str, ...] | None = None) -> groups.Config:
+    """Groups, schedule and clipping of a run (TRAIN-9, TRAIN-23).
+
+    Args:
+        learnt: patterns of parameters that alone are learnt; None for all.
 
     Raises:
         ValueError: names the setting that is wrong.
     """
     with in_one_line():
-        return _groups(settings)
+        found = _groups(settings)
+        if learnt is None:
+            return found
+        stays = groups.Group(name="stays", optimiser=None, but=learnt)
+        return groups.Config(groups=(stays, *found.groups), clip=found.clip)
 
 
 def schedule(settings: Settings) -> Schedule:

@@ -19,7 +19,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.models import checkpoint as models
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
-from atlas_ref.train import checkpoint, data, loop
+from atlas_ref.train import checkpoint, data, loop, stages
 from atlas_ref.train.loop import Diverged, Elsewhere, Lost, Moment, Task
 from atlas_ref.train.settings import Settings
 from atlas_ref.train.vocabulary import NAME
@@ -91,7 +91,7 @@ def prepare(
         found = checkpoint.newest(folder, own, at_most=at_most)
         if found is not None:
             return own, found.moment
-    moment = loop.start(own)
+    moment = stages.begun(own, loop.start(own))
     if settings.text.tokenizer is not None:
         _put(folder / NAME, files.read_bytes(settings.text.tokenizer))
     text = json.dumps(settings.model_dump(mode="json"), indent=2) + "\n"

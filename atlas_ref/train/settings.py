@@ -37,6 +37,10 @@ class Model(Frozen):
         expansion: hidden numbers of a feed-forward are 2/3 of it times dim.
         memory: False for blocks without memory.
         ns_steps, ttl_step, ttl_adaptive: of Atlas-MAG's writes; None for the preset's own.
+        tnt_global_span: of the global memory of a TNT; None for none.
+        tnt_local_spans: of each local memory; without it and without a global memory no TNT.
+        tnt_shards: tokens between two resets of each local memory, or of all.
+        tnt_params: whether the memories of a TNT share projections and gates.
     """
 
     model: Literal["mag", "mal", "mac", "lmm", "omega", "atlas-mag"] = "mag"
@@ -60,6 +64,10 @@ class Model(Frozen):
     ns_steps: Size | None = None
     ttl_step: Number | None = None
     ttl_adaptive: bool | None = None
+    tnt_global_span: Size | None = None
+    tnt_local_spans: tuple[Size, ...] = ()
+    tnt_shards: tuple[Size, ...] = ()
+    tnt_params: Literal["shared", "per_memory"] = "shared"
 
 
 class Text(Frozen):
@@ -131,6 +139,9 @@ class Settings(Frozen):
         evaluate_every, evaluate_batches: steps between evaluations, and their batches; 0 for none.
         save_every, keep: steps between checkpoints, and how many of the last ones stay.
         log_every: steps between lines of the log.
+        begins_from: a run, a checkpoint or a model's file whose parameters the run begins with;
+            None for parameters that are drawn.
+        learns: all parameters, or those alone that local memories of a TNT share with no other.
     """
 
     model: Model = Model()
@@ -148,6 +159,8 @@ class Settings(Frozen):
     save_every: Many = 100
     keep: Many = 5
     log_every: Many = 1
+    begins_from: str | None = None
+    learns: Literal["all", "locals"] = "all"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -13,7 +13,7 @@ PLACES: dict[str, tuple[str, ...]] = {
             *("model", "rule", "preset", "dim", "layers", "heads", "d_head", "window"),
             *("persistent", "segment", "kernel", "omega_window", "omega_gate", "poly_mode"),
             *("poly_degree", "poly_rank", "expansion", "memory", "ns_steps", "ttl_step"),
-            "ttl_adaptive",
+            *("ttl_adaptive", "tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params"),
         )
     },
     **{
@@ -33,17 +33,19 @@ PLACES: dict[str, tuple[str, ...]] = {
         for name in (
             *("rows", "tokens", "accumulation", "steps", "seed", "state", "documents"),
             *("evaluate_every", "evaluate_batches", "save_every", "keep", "log_every"),
+            *("begins_from", "learns"),
         )
     },
 }
 
 
-def settings(given: Mapping[str, Any], before: Any = None) -> Any:
+def settings(given: Mapping[str, Any], before: Any = None, base: Any = None) -> Any:
     """Settings of a new run, or of one that goes on (TRAIN-7).
 
     Args:
         given: options by their parameters, without those that were left out.
         before: settings of the run that goes on; an option may repeat them and not change them.
+        base: settings of the run from which a new one begins; an option changes them (TRAIN-23).
 
     Raises:
         ValueError: names the setting that is wrong, or differs.
@@ -64,7 +66,8 @@ def settings(given: Mapping[str, Any], before: Any = None) -> Any:
                     "which --resume does not change"
                 )
         return before
-    nested: dict[str, Any] = {}
+    nested: dict[str, Any] = {} if base is None else base.model_dump(mode="json")
+    nested.pop("learns", None)
     for name, value in given.items():
         *outer, last = PLACES[name]
         (nested.setdefault(outer[0], {}) if outer else nested)[last] = value

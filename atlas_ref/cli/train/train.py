@@ -56,6 +56,12 @@ def train(
     ns_steps: Annotated[int | None, _one("--ns-iterations", text="atlas-mag: steps of Newton-Schulz.", min=1)] = None,
     ttl_step: Annotated[float | None, _one("--ttl-eta", text="atlas-mag: step size of writes.", min=0)] = None,
     ttl_adaptive: Annotated[bool | None, _one("--ttl-adaptive-eta/--no-ttl-adaptive-eta", text="atlas-mag: steps over 1 + |g|.")] = None,
+    tnt_global_span: Annotated[int | None, _one("--tnt-global-span", text="TNT: tokens of a chunk of the global memory.", min=1)] = None,
+    tnt_local_spans: Annotated[str | None, _one("--tnt-local-spans", text="TNT: of each local memory, with commas.")] = None,
+    tnt_shards: Annotated[str | None, _one("--tnt-shards", text="TNT: tokens between resets of each, or of all.")] = None,
+    tnt_params: Annotated[str | None, _one("--tnt-params", text="TNT: shared or per_memory projections. shared.")] = None,
+    begins_from: Annotated[str | None, _one("--from", text="Begin with the parameters and settings of this run.", metavar="RUN")] = None,
+    learns: Annotated[str | None, _one("--learns", text="all, or the parameters of locals alone. all.")] = None,
     only: Annotated[Words, _one("--only", text="Pattern of names of files in folders, such as '*.py'; several times.")] = None,
     skip: Annotated[Words, _one("--skip", text="Pattern of names in folders that are left out; several times.")] = None,
     limit: Annotated[int | None, _one("--data-bytes", text="Bytes that are read.", min=1)] = None,
@@ -146,9 +152,22 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = list(given[source])
     if given["subsets"] is not None:
         found["subsets"] = options.names("--subsets", given["subsets"], "of subsets are needed")
+    for name in ("tnt_local_spans", "tnt_shards"):
+        if given[name] is not None:
+            found[name] = _sizes(f"--{name.replace('_', '-')}", given[name])
     if given["weights"] is not None:
         found["weights"] = _weights(given["weights"])
     return found
+
+
+def _sizes(option: str, text: str) -> list[int]:
+    """Numbers of tokens between commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"{option}: numbers of tokens between commas are needed, as in 8,16, found {text!r}"
+        ) from None
 
 
 def _weights(text: str) -> list[float]:
@@ -176,12 +195,15 @@ class _How(NamedTuple):
 
 
 def _run(out: Path, chosen: dict[str, Any], how: _How) -> int:
-    from atlas_ref.train import checkpoint, run, workers
+    from atlas_ref.train import checkpoint, run, stages, workers
 
     if how.rollback is not None and not how.resume:
         raise ValueError("--rollback: belongs to --resume")
     drawn = _board(how.events)
-    settings = of_options.settings(chosen, run.settings_of(out) if how.resume else None)
+    before = run.settings_of(out) if how.resume else None
+    from_run = None if how.resume else chosen.get("begins_from")
+    base = None if from_run is None else stages.settings_of(from_run)
+    settings = of_options.settings(chosen, before, base)
     with workers.opened(settings, count=how.workers, scheduler=how.scheduler) as elsewhere:
         own, moment = run.prepare(out, settings, resume=how.resume, at_most=how.rollback)
         with drawn(moment.step) as written:  # which may refuse its folder, before a word is said
