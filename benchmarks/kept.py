@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import typer
+from pydantic_core import to_json
 
 from atlas_ref.storage.files import write_bytes
+from atlas_ref.types import Frozen
 from benchmarks.measure import machine
 
 #: A run: its "case", "seed" and "settings", what it found, and under what conditions.
@@ -24,15 +26,17 @@ class Kept(NamedTuple):
     Attributes:
         file: it need not exist.
         order: names of the cases, in the order of the file; runs of other cases are dropped.
+        type: of the settings, whose defaults stand for a field that a run is older than.
     """
 
     file: Path
     order: Sequence[str]
+    type: type[Frozen]
 
     def runs(self) -> list[Run]:
         """All of them, by case and seed."""
         found: list[Run] = json.loads(self.file.read_text()) if self.file.exists() else []
-        return found
+        return [run | {"settings": completed(run["settings"], self.type)} for run in found]
 
     def has(self, case: str, seed: int, settings: Any) -> bool:
         """Whether a run of these settings is there."""
@@ -79,6 +83,17 @@ class Kept(NamedTuple):
         found.sort(key=lambda each: (self.order.index(each["case"]), each["seed"]))
         text = json.dumps(found, indent=1, default=_plain) + "\n"
         write_bytes(self.file, text.encode())
+
+
+def completed(settings: dict[str, Any], of: type[Frozen]) -> dict[str, Any]:
+    """Settings as kept, and the default of each field that they lack."""
+    found = dict(settings)
+    for name, field in of.model_fields.items():
+        if name not in found:
+            found[name] = json.loads(to_json(field.get_default(call_default_factory=True)))
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
+            found[name] = completed(found[name], field.annotation)
+    return found
 
 
 def run(case: str, seed: int, settings: Any, work: Callable[[str, int], dict[str, Any]]) -> Run:

@@ -35,7 +35,7 @@ LIBRARY = 4_000_000
 MAG = Model(model="mag", dim=64, layers=2, heads=2, window=16)
 CASES: dict[str, Model] = {"MAG": MAG, "attention alone": MAG.replaced(memory=False)}
 ASKED = needle.Settings(lengths=(64, 96, 128), samples=32, digits=DIGITS)
-KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES))
+KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES), Settings)
 
 
 def main(

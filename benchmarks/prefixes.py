@@ -39,7 +39,7 @@ CASES: dict[str, Model] = {
     }.items()
     for preset in presets
 }
-KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES))
+KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES), Settings)
 
 
 def main(

@@ -26,7 +26,7 @@ CASES: dict[str, Settings] = {
         for name in ("delta", "hebbian")
     },
 }
-KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES))
+KEPT = kept.Kept(Path(__file__).with_suffix(".json"), list(CASES), Settings)
 
 
 def main(

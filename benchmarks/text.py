@@ -50,13 +50,13 @@ CASES: dict[str, tuple[Model, int]] = {
     "attention alone, long rows": (ALONE, LONG),
 }
 NGRAMS = "n-grams"
-KEPT = kept.Kept(Path(__file__).with_suffix(".json"), [*CASES, NGRAMS])
+KEPT = kept.Kept(Path(__file__).with_suffix(".json"), [*CASES, NGRAMS], Settings)
 
 
 def main(
     cases: Annotated[
         list[str] | None,
-        typer.Argument(help=f"{'; '.join([*CASES, NGRAMS])}; all of them unless given"),
+        typer.Argument(help=f"{'; '.join([*CASES, NGRAMS], Settings)}; all of them unless given"),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="models of each case")] = 3,
     anew: Annotated[bool, typer.Option("--anew", help="Measure again what is there.")] = False,

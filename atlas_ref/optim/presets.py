@@ -23,6 +23,7 @@ TABLES = (
     "*.logits",
     "*.phi.*",
     "*.window.*",
+    "*.initial.*",
     "*.projection.keys",
 )
 #: Matrices whose rows are the model's axis and whose columns are heads times theirs.

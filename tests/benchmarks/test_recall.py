@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from atlas_ref.train.probes.lessons import Lesson
-from benchmarks import recall
+from atlas_ref.types import Frozen
+from benchmarks import kept, recall
 from docs import run_tables
 
 pytestmark = pytest.mark.host("numbers of the host")
@@ -85,3 +86,19 @@ def test_the_table_has_a_row_for_each_case_and_number_of_pairs(file, monkeypatch
     ]
     assert lines[2][4:] == ["2, 2", "4,800, 4,800"]
     assert "load of the machine" in found
+
+
+def test_a_run_older_than_a_setting_has_its_default() -> None:
+    class Inner(Frozen):
+        width: int = 2
+        sizes: tuple[int, ...] = (3,)
+
+    class Outer(Frozen):
+        inner: Inner = Inner()
+        rate: float = 0.5
+
+    assert kept.completed({"inner": {"width": 7}}, Outer) == {
+        "inner": {"width": 7, "sizes": [3]},
+        "rate": 0.5,
+    }
+    assert kept.completed({}, Outer)["inner"] == {"width": 2, "sizes": [3]}

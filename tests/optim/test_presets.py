@@ -33,7 +33,7 @@ def test_hidden_matrices_and_nothing_else_are_taken_apart(name: str) -> None:
     taken = groups.assigned(config, params)
     assert all(each.rpartition(".")[2] == "W_out" for each in taken["outputs"])
     assert all(each.rpartition(".")[2] in OF_LAYERS for each in taken["hidden"])
-    words = ("norm", "conv", "gates", "persistent", ".phi.", "embedding", "head")
+    words = ("norm", "conv", "gates", "persistent", ".phi.", ".initial.", "embedding", "head")
     assert not [
         each
         for key in ("outputs", "hidden")
