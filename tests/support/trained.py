@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 from functools import cache
@@ -24,6 +25,7 @@ KINDS: dict[str, Model] = {
 @cache
 def _made(kind: str) -> tuple[Path, Any]:
     folder = Path(tempfile.mkdtemp(prefix="atlas-ref-trained-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     few = {"steps": 2, "evaluate_every": 2, "save_every": 1, "optimiser": Optimiser(rate=0.01)}
     asked = settings(library(folder), model=KINDS[kind], **few)
     return folder, trained(folder / "out", asked)
