@@ -83,6 +83,15 @@ CASES = {
         keys(kind="orthogonal", range="sequence"), {"span": True, "range": "sequence"}
     ),
     "none": Case(keys(kind="none"), {"project": False}, 0.1),
+    "locals write nothing": Case(of(writes=False), {"still": True}, 0.1),
+    "nothing is written": Case(
+        {"of_global": {"writes": False}, **of(writes=False, base="running")},
+        {"still": True, "global_still": True},
+        0.1,
+    ),
+    "nothing is written, in place of which a reset stands": Case(
+        of(writes=False, base="running", reset="instead_of_write"), {"still": True}, 0.1
+    ),
 }
 
 

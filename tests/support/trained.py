@@ -17,6 +17,7 @@ KINDS: dict[str, Model] = {
     "lmm": TINY,
     "mag": TINY.replaced(model="mag", window=4),
     "mac": TINY.replaced(model="mac", segment=4),
+    "tnt": TINY.replaced(tnt_global_span=8, tnt_local_spans=(2, 3), tnt_shards=(4, 6)),
     "none": TINY.replaced(model="mag", window=4, memory=False),
     "atlas-mag": Model(model="atlas-mag", dim=8, layers=1, heads=2, expansion=1, window=4),
 }

@@ -63,6 +63,8 @@ class Reading(NamedTuple):
         running: the reference of a local memory is the memory before each token.
         lost: the reset takes the place of the first token's write, which a later token of its chunk
             sees.
+        still: whether local memories write nothing.
+        global_still: whether the global one writes nothing.
         global_read, local_read: "start" of the chunk, "before" or "after" the write, or "none".
     """
 
@@ -77,6 +79,8 @@ class Reading(NamedTuple):
     carry: bool = False
     running: bool = False
     lost: bool = False
+    still: bool = False
+    global_still: bool = False
     global_read: str = "start"
     local_read: str = "after"
 
@@ -112,7 +116,8 @@ def paper(memories: list[Memory], r: Reading = Reading()) -> Result:  # noqa: B0
             if place % m.chunk == 0 or t == 0:
                 ref[i] = M[i]
             R = M[i] if r.running and m.shard is not None else ref[i]
-            if not (new and r.lost and (m.chunk == 1 or r.running)):
+            idle = r.global_still if m.shard is None else r.still
+            if not (idle or (new and r.lost and (m.chunk == 1 or r.running))):
                 M[i], S[i] = written(m.inputs, t, begin[i], R, M[i], S[i])
             how = r.global_read if m.shard is None else r.local_read
             if how == "none":

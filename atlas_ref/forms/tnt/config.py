@@ -72,12 +72,14 @@ class _Memory(Frozen):
         span: tokens between two refreshes of the reference.
         form: of `atlas_ref.forms`; None for the first of `PREFERRED` that computes the rule.
         chunk: tokens that the form takes at once; it changes no result.
+        writes: False for a memory that stays what it is at a start, and is read (TNT-13).
     """
 
     config: RuleConfig
     span: Count
     form: str | None = None
     chunk: Count | None = None
+    writes: bool = True
 
     @property
     def rule(self) -> Rule:

@@ -153,6 +153,8 @@ def _without_momentum(tokens: Tokens, why: str) -> None:
 
 def _run(memory: Global | Local, initial: Initial, tokens: Tokens, state: Any) -> tuple[Any, Array]:
     """An ordinary run of the memory's rule in its form (TNT-13)."""
+    if not memory.writes:
+        tokens = tokens.replaced(active=np.zeros(tokens.k.shape[-2], bool))
     found: tuple[Any, Array] = forms.run(
         memory.rule,
         memory.run_config,

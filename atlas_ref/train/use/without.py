@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref import blocks as blocks_of
+from atlas_ref.layers import memory_tnt
 from atlas_ref.messages import in_one_line
 from atlas_ref.models import language_model
 
@@ -30,15 +31,26 @@ def writes(
         if own is None:
             found.append(block)
             continue
-        levels = own.levels
-        if levels.combine == "masked":
-            raise ValueError("reads of combine masked are those of levels that write")
-        still = levels.replaced(
-            levels=tuple(each.replaced(period=NEVER) for each in levels.levels),
-            first_step=1,
-        )
-        found.append(block.replaced(memory=own.replaced(levels=still)))
+        still = _still_tnt if isinstance(own.levels, memory_tnt.Config) else _still
+        found.append(block.replaced(memory=own.replaced(levels=still(own.levels))))
     return config.replaced(blocks=tuple(found)), params
+
+
+def _still(levels: Any) -> Any:
+    if levels.combine == "masked":
+        raise ValueError("reads of combine masked are those of levels that write")
+    never = tuple(each.replaced(period=NEVER) for each in levels.levels)
+    return levels.replaced(levels=never, first_step=1)
+
+
+def _still_tnt(levels: memory_tnt.Config) -> memory_tnt.Config:
+    of_global = levels.tnt.global_memory
+    return levels.replaced(
+        tnt=levels.tnt.replaced(
+            global_memory=None if of_global is None else of_global.replaced(writes=False),
+            local_memories=tuple(each.replaced(writes=False) for each in levels.tnt.local_memories),
+        )
+    )
 
 
 def memory(

@@ -177,6 +177,35 @@ def test_without_writes_a_deep_memory_is_one_of_phase_off():
 
 
 @pytest.mark.clause("EVAL-4")
+def test_without_writes_a_tnt_is_read_where_it_starts():
+    """Another mechanism says the same: step sizes of zero, and gates that keep everything."""
+    own = saved("tnt")
+    config, params = without.writes(own.config, own.params)
+    (block,) = own.params.blocks
+    first = block.memory.initial
+    moved = tuple(each.replaced(M=each.M + 0.1 * (i + 1)) for i, each in enumerate(first))
+
+    def logits(of, memory):
+        changed = params.replaced(blocks=(block.replaced(memory=memory),))
+        ids = np.arange(24)[None] % 7
+        return language_model.apply(of, changed, language_model.start(of, 1), ids)[1]
+
+    memory = block.memory.replaced(initial=moved)
+    (branch,) = memory.levels
+    gates = branch.projection.gates
+    idle = gates.replaced(  # gate forget: nothing is forgotten, and no step is taken
+        **{
+            name: gate.replaced(W=gate.W * 0, b=gate.b * 0 - 80)
+            for name, gate in (("retain", gates.retain), ("step_size", gates.step_size))
+        }
+    )
+    projection = branch.projection.replaced(gates=idle)
+    off = memory.replaced(levels=(branch.replaced(projection=projection),))
+    assert_close("logits", logits(config, memory), logits(own.config, off), ANALYTIC)
+    assert np.abs(logits(own.config, memory) - logits(config, memory)).max() > 1e-6
+
+
+@pytest.mark.clause("EVAL-4")
 @pytest.mark.parametrize("kind", ["lmm", "mag"])
 def test_without_memory_is_the_model_that_is_built_without(kind):
     own = saved(kind)
