@@ -6,6 +6,7 @@ Specified in specs/train.md (TRAIN-12 to TRAIN-15).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -88,6 +89,7 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
         "settings": own.settings.model_dump(mode="json"),
         "config": models.described(own.config),
     }
+    header["digest"] = digest(header, tensors)
     path = folder / NAME.format(moment.step)
     try:
         files.write(path, {KEY: json.dumps(header)}, tensors, durable=True)
@@ -97,7 +99,7 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
 
 
 def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and tensors of a checkpoint that is not cut short (TRAIN-12).
+    """Header and tensors of a checkpoint that is neither cut short nor damaged (TRAIN-12).
 
     Raises:
         ValueError: what is wrong with it, without its name.
@@ -105,19 +107,32 @@ def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     metadata, tensors = files.read(path, "is a folder, a checkpoint is needed")
     if KEY not in metadata:
         raise ValueError(f"metadata key {KEY!r}: missing, this is no checkpoint of training")
-    return header_of(metadata), tensors
+    return header_of(metadata, tensors), tensors
 
 
-def header_of(metadata: Mapping[str, str]) -> dict[str, Any]:
+def digest(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> str:
+    """SHA-256 of a checkpoint's JSON object and tensors, by name (TRAIN-12)."""
+    seen = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        seen.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        seen.update(array.reshape(-1).view(np.uint8).data)
+    return seen.hexdigest()
+
+
+def header_of(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a checkpoint's metadata (TRAIN-12).
 
     Raises:
-        ValueError: it is of another version.
+        ValueError: it is of another version, or not what was written with these tensors.
     """
     header = decoded(metadata[KEY])
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         found = header.get("schema") if isinstance(header, dict) else header
         raise ValueError(f"schema: {SCHEMA} is needed, found {shown(found)}")
+    # a file of an earlier version has no digest
+    if header.pop("digest", None) not in (None, digest(header, tensors)):
+        raise ValueError("digest: not that of what is in the file, which was damaged or changed")
     return header
 
 

@@ -106,7 +106,7 @@ def _of_path(file: Path) -> Trained:
     """The model of a checkpoint, or of a model's file."""
     metadata, tensors = files.read(file, "is a folder, a model is needed")
     if checkpoint.KEY in metadata:
-        return _of_run(file, checkpoint.header_of(metadata), tensors)
+        return _of_run(file, checkpoint.header_of(metadata, tensors), tensors)
     return _of_file(file, models.of_tensors(metadata, tensors))
 
 

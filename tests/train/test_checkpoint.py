@@ -157,6 +157,24 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(asked, tmp_path):
         checkpoint.newest(out, own)
 
 
+@pytest.mark.clause("TRAIN-12", "TRAIN-13")
+@pytest.mark.parametrize("place", ["a tensor", "the settings"])
+def test_a_checkpoint_of_which_a_bit_has_changed_is_passed_over(asked, tmp_path, place):
+    out = tmp_path / "out"
+    trained(out, asked)
+    last = out / "step-00000006.safetensors"
+    data_of = bytearray(last.read_bytes())
+    at = len(data_of) - 3 if place == "a tensor" else data_of.index(b'seed\\": ') + 8
+    data_of[at] ^= 1
+    last.write_bytes(data_of)
+    found = checkpoint.newest(out, loop.task(asked, data.load(asked)))
+    assert found.moment.step == 4
+    (why,) = found.broken
+    assert why.startswith("step-00000006.safetensors: digest: not that of what is in the file")
+    with pytest.raises(ValueError, match="damaged or changed"):
+        trained_model.load(last)
+
+
 @pytest.mark.clause("TRAIN-13", "TRAIN-18")
 def test_no_file_is_read_twice(asked, tmp_path):
     out = tmp_path / "out"
@@ -266,7 +284,7 @@ def test_a_place_that_is_none_of_the_text_is_refused(place, asked, tmp_path):
     out = tmp_path / "out"
     last = trained(out, asked).path
     metadata, tensors = files.read(last)
-    header = json.loads(metadata[checkpoint.KEY]) | {"place": place}
+    header = json.loads(metadata[checkpoint.KEY]) | {"place": place, "digest": None}
     files.write(last, {checkpoint.KEY: json.dumps(header)}, tensors)
     with pytest.raises(ValueError, match=r"step-00000006\.safetensors: place: .* is none of this"):
         run.prepare(out, asked, resume=True)
