@@ -269,7 +269,7 @@ GOOD: dict[str, Draw] = {
     "shrink": _few(0, 5),
     "max_bits": _few(53, 256),
     "depth": _few(0, 0, 0, 0, 1),
-    "train out": _out(""),
+    "train out": _mostly(_out("")),
     "tensorboard": _out(""),
     "data": _prose,
     "held_out": _prose,
@@ -284,11 +284,17 @@ GOOD: dict[str, Draw] = {
     "state": _word("fresh", "carried"),
     "schedule": _word("cosine", "constant"),
     "train only": _word("*", "*.txt"),
-    "steps": _few(1, 2),
-    "dim": _few(8),
-    "layers": _few(1),
-    "rows": _few(1, 2),
-    "train tokens": _few(4),
+    "steps": _mostly(_few(1, 2)),
+    "dim": _mostly(_few(8)),
+    "layers": _mostly(_few(1)),
+    "rows": _mostly(_few(1, 2)),
+    "train tokens": _mostly(_few(4)),
+    "tnt_global_span": _few(2, 4),
+    "tnt_local_spans": _word("1", "2", "1,2"),
+    "tnt_shards": _word("4", "2"),
+    "tnt_params": _word("shared", "per_memory"),
+    "begins_from": _tensors("trained"),
+    "learns": _word("all", "locals"),
     "runs": _tree("run"),
     "plot out": _out(".svg"),
     "unit": _word("bits", "nats"),
@@ -343,10 +349,11 @@ ALWAYS = {
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
 TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
-TOGETHER |= {"once": "watch"}
+TOGETHER |= {"once": "watch", "tnt_shards": "tnt_local_spans", "learns": "begins_from"}
+TOGETHER |= {"tnt_params": "tnt_global_span"}
 
 #: Chance of an option of commands with many, most of which exclude each other.
-FEWER = {"new": 0.06, "train": 0.02, "evaluate": 0.05, "generate": 0.1}
+FEWER = {"new": 0.06, "train": 0.015, "evaluate": 0.05, "generate": 0.1}
 
 #: Options of which a command takes one.
 EITHER = (
