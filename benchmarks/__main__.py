@@ -29,6 +29,7 @@ NAMES = (
     "cms",
     "layers",
     "deep",
+    "tnt",
     "models",
     "optim",
     "peers",

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tape
 from atlas_ref.forms import tnt
+from atlas_ref.forms.tnt import projection
 from atlas_ref.forms.tnt.projection import projected
 from atlas_ref.forms.tnt.state import Keys
 from tape import ops
+from tape.nested import flatten
 from tests.support.close import assert_close, assert_differs, reordered
 from tests.support.directions import check_directions
 from tests.support.tnt import D_IN, D_OUT, Setup, T, cut, setup
@@ -289,3 +292,29 @@ def test_keys_that_no_query_meets_never_reach_it() -> None:
     moved = projected(local, tnt.Initial(), large, named["q"], empty(D_IN), 0)[1]
     same = np.all(q == moved, axis=-1)
     assert np.flatnonzero(~same).tolist() == [70, 71, 72]  # its chunk: 70 opens a shard of 7
+
+
+@pytest.mark.clause("TNT-10")
+@pytest.mark.parametrize(
+    "name", ["default", *(name for name in CASES if "projection" in str(CASES[name]))]
+)
+def test_pieces_in_which_queries_are_moved_change_nothing(name, monkeypatch) -> None:
+    setting = made(CASES.get(name, Case({}, {})))
+
+    def reads(leaves: Any) -> Any:
+        return setting.run(leaves)[1]
+
+    def gradient() -> Any:
+        return flatten(tape.grad(lambda x: ops.sum(reads(x) * COTANGENT))(setting.leaves), "g")[0]
+
+    state, y = setting.run()
+    whole = gradient()
+    monkeypatch.setattr(projection, "PIECE", 4)
+    monkeypatch.setattr(projection, "BLOCK", 3)
+    after, again = setting.run()
+    assert_close("y", again, y, LOOPS)
+    leaves, paths, _ = flatten(after, "state")
+    for path, got, want in zip(paths, leaves, flatten(state, "state")[0], strict=True):
+        assert_close(path, got, want, LOOPS)
+    for got, want in zip(gradient(), whole, strict=True):
+        assert_close("gradient", got, want, LOOPS)

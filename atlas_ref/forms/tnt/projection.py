@@ -8,10 +8,12 @@ to block. Specified in specs/tnt.md (TNT-7 to TNT-10).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+import tape
 from atlas_ref import backend
 from atlas_ref.engine.associative_scan import scan
 from atlas_ref.forms.tnt.config import Local, Projection
@@ -21,6 +23,10 @@ from tape import ops
 
 #: Tokens of a block: fewer waste fewer scores, more mean fewer matrices.
 BLOCK = 64
+#: Tokens whose queries are moved at once: their scores and blocks are held while they are.
+PIECE = 2048
+#: Entries up to this size, and largest ones down to its inverse, have squares in float32 too.
+MODERATE = 2.0**20
 
 
 def projected(
@@ -45,18 +51,8 @@ def projected(
         return _windowed(projection, k, q, keys)
     ranges = range_starts(local, position - 1 + np.arange(k.shape[-2] + 1))
     if projection.kind == "orthogonal":
-        total, rows = _orthogonal(projection, k, keys.total, ranges)
-        moved, _ = _summed(projection, rows, q, keys.total, ranges)
-        return _keys(total=total), moved
-    if projection.norm == "per_key":
-        k = unit(k)
-    moved, total = _summed(projection, k, q, keys.total, ranges)
-    if projection.norm != "sum_of_norms":
-        return _keys(total=total), moved
-    squares = ops.sum(k * k, axis=-1, keepdims=True)
-    first = ops.expand_dims(ops.expand_dims(keys.size, -1), -1)
-    size, last = _sizes(projection, squares, first, ranges)
-    return _keys(total=total, size=last[..., 0, 0]), _divided(moved, size)
+        k = _orthogonal(projection, k, keys.total, ranges)
+    return _in_pieces(projection, k, q, keys, ranges)
 
 
 def recalled(local: Local, initial: Initial, q: Array, keys: Keys) -> Array:
@@ -100,15 +96,19 @@ def range_starts(local: Local, positions: Any) -> Any:
 def unit(k: Array) -> Array:
     """k / |k|, and 0 for a zero key, which contributes nothing (TNT-9).
 
-    A key is first divided by a power of two near its largest entry, so that no square overflows or
-    vanishes; the quotient does not depend on it.
+    Where squares could overflow or vanish a key is first divided by a power of two near its largest
+    entry; the quotient does not depend on it.
     """
     bare = np.abs(np.real(ops.stop_gradient(k)))
     top = np.max(bare, axis=-1, keepdims=True)
     present = top > 0
-    scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
-    k = k * scale.astype(bare.dtype)
+    some = backend.truth(present.all())
+    if not some or not backend.truth(((top > 1 / MODERATE) & (top < MODERATE)).all()):
+        scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
+        k = k * scale.astype(bare.dtype)
     squares = ops.sum(k * k, axis=-1, keepdims=True)
+    if some:
+        return k / ops.sqrt(squares)
     return ops.where(present, k / ops.sqrt(ops.where(present, squares, 1.0)), 0.0)
 
 
@@ -165,48 +165,79 @@ class _Blocks:
         *leading, n, B, d = x.shape
         return ops.reshape(x, (*leading, n * B, d))[..., : self.T, :]
 
-    def carried(self, added: Array, first: Array) -> tuple[Array | None, Array]:
-        """What each block enters with, None where no query meets it, and what the last leaves with.
+    def entered(self, added: Array, first: Array) -> Array:
+        """The sum with which each block begins.
 
         Args:
             added (..., n, a, b): of each block. first (..., a, b): before the first.
         """
         after = scan(self.keeps, added, axis=-3, initial=first)
-        if not self.crossed:
-            return None, after[..., -1, :, :]
-        before = ops.concatenate([ops.expand_dims(first, -3), after[..., :-1, :, :]], axis=-3)
-        return before, after[..., -1, :, :]
+        return ops.concatenate([ops.expand_dims(first, -3), after[..., :-1, :, :]], axis=-3)
 
 
-def _summed(
-    projection: Projection, k: Array, q: Array, first: Array, ranges: Any
-) -> tuple[Array, Array]:
-    """sum k (k . q) over each query's range, and the sum of k k^T after the last (TNT-10).
+def _in_pieces(
+    projection: Projection, k: Array, q: Array, keys: Keys, ranges: Any
+) -> tuple[Keys, Array]:
+    """Queries moved piece by piece, each recomputed where it is differentiated (TNT-10).
+
+    Args:
+        ranges (T + 1,): number of the first token of each range, that before the call in front.
+
+    Returns:
+        sums of the range of the last token, P q (..., T, d).
+    """
+    pieces = []
+    for low in range(0, k.shape[-2], PIECE):
+        of = slice(low, low + PIECE)
+        own = ranges[low : low + PIECE + 1]
+        move = tape.checkpoint(functools.partial(_moved, projection, own))
+        arrays = {"k": k[..., of, :], "q": q[..., of, :], "total": keys.total, "size": keys.size}
+        arrays = {name: each for name, each in arrays.items() if each is not None}
+        pieces.append(move(arrays))
+        keys = _held(projection, own, arrays["k"], keys)
+    return keys, pieces[0] if len(pieces) == 1 else ops.concatenate(pieces, axis=-2)
+
+
+def _moved(projection: Projection, ranges: Any, arrays: dict[str, Array]) -> Array:
+    """sum k (k . q) over each query's range, over its norms where they are asked for (TNT-9).
 
     A key that a query does not meet is left out before its product, whatever its size.
     """
+    k = _divisible(projection, arrays["k"])
     blocks = _Blocks(projection, ranges, k)
-    K, Q = blocks.cut(k), blocks.cut(q)
+    K, Q = blocks.cut(k), blocks.cut(arrays["q"])
     moved = ops.where(blocks.inside, Q @ ops.swapaxes(K, -1, -2), 0.0) @ K
-    kept = ops.where(blocks.adds, K, 0.0)
-    before, last = blocks.carried(ops.swapaxes(kept, -1, -2) @ kept, first)
-    if before is not None:
+    if blocks.crossed:
+        kept = ops.where(blocks.adds, K, 0.0)
+        before = blocks.entered(ops.swapaxes(kept, -1, -2) @ kept, arrays["total"])
         moved = moved + ops.where(blocks.meets, Q, 0.0) @ before
-    return blocks.joined(moved), last
+    moved = blocks.joined(moved)
+    if "size" not in arrays:
+        return moved
+    squares = blocks.cut(ops.sum(k * k, axis=-1, keepdims=True))
+    inside = ops.where(blocks.inside, ops.swapaxes(squares, -1, -2), 0.0)
+    size = ops.sum(inside, axis=-1, keepdims=True)
+    if blocks.crossed:
+        added = ops.sum(ops.where(blocks.adds, squares, 0.0), axis=-2, keepdims=True)
+        first = ops.expand_dims(ops.expand_dims(arrays["size"], -1), -1)
+        size = size + ops.where(blocks.meets, blocks.entered(added, first), 0.0)
+    return _divided(moved, blocks.joined(size))
 
 
-def _sizes(
-    projection: Projection, squares: Array, first: Array, ranges: Any
-) -> tuple[Array, Array]:
-    """Sums of squared norms (..., T, 1) over the range of each query, and the one after the last."""
-    blocks = _Blocks(projection, ranges, squares)
-    s = blocks.cut(squares)
-    size = ops.sum(ops.where(blocks.inside, ops.swapaxes(s, -1, -2), 0.0), axis=-1, keepdims=True)
-    added = ops.sum(ops.where(blocks.adds, s, 0.0), axis=-2, keepdims=True)
-    before, last = blocks.carried(added, first)
-    if before is not None:
-        size = size + ops.where(blocks.meets, before, 0.0)
-    return blocks.joined(size), last
+def _held(projection: Projection, ranges: Any, k: Array, keys: Keys) -> Keys:
+    """Sums over the range of the last token, which may have begun before these keys (TNT-11)."""
+    k = _divisible(projection, k[..., ranges[1:] == ranges[-1], :])
+    total = ops.swapaxes(k, -1, -2) @ k
+    size = None if keys.size is None else ops.sum(ops.sum(k * k, axis=-1), axis=-1)
+    if ranges[0] != ranges[-1]:
+        return _keys(total=total, size=size)
+    return _keys(total=keys.total + total, size=None if size is None else keys.size + size)
+
+
+def _divisible(projection: Projection, k: Array) -> Array:
+    """Keys of length one, where each outer product is divided by its key's squared norm (TNT-9)."""
+    each = projection.kind == "sum_outer" and projection.norm == "per_key"
+    return unit(k) if each else k
 
 
 def _windowed(projection: Projection, k: Array, q: Array, keys: Keys) -> tuple[Keys, Array]:
@@ -235,13 +266,10 @@ def _windowed(projection: Projection, k: Array, q: Array, keys: Keys) -> tuple[K
     return _keys(rows=ops.concatenate([rows[..., held, :]], axis=-2)), y
 
 
-def _orthogonal(projection: Projection, k: Array, first: Array, ranges: Any) -> tuple[Array, Array]:
-    """The projector after the last token, and the unit rest of each key, 0 for a dependent one.
+def _orthogonal(projection: Projection, k: Array, first: Array, ranges: Any) -> Array:
+    """The unit rest (..., T, d) of each key, 0 for a dependent one.
 
     Gram-Schmidt token by token, each key freed twice of what the keys before it span (TNT-7).
-
-    Returns:
-        (..., d, d), (..., T, d).
     """
     total, rows = first, []
     for t in range(k.shape[-2]):
@@ -255,7 +283,7 @@ def _orthogonal(projection: Projection, k: Array, first: Array, ranges: Any) -> 
         row = ops.where(free, unit(ops.where(free, rest, 1.0)), 0.0)
         total = total + ops.outer(row, row)
         rows.append(row)
-    return total, ops.stack(rows, axis=-2)
+    return ops.stack(rows, axis=-2)
 
 
 def _times(matrix: Array, x: Array) -> Array:
