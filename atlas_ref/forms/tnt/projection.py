@@ -71,7 +71,7 @@ def recalled(local: Local, initial: Initial, q: Array, keys: Keys) -> Array:
         rows = unit(keys.rows) if projection.norm == "per_key" else keys.rows
         summed = ops.swapaxes(rows, -1, -2) @ rows
         size = ops.sum(ops.sum(rows * rows, axis=-1), axis=-1)
-    moved = q @ summed  # which is symmetric
+    moved = q @ ops.swapaxes(summed, -1, -2)
     if projection.norm != "sum_of_norms" or projection.kind == "orthogonal":
         return moved
     return _divided(moved, ops.expand_dims(ops.expand_dims(size, -1), -1))
@@ -210,7 +210,8 @@ def _moved(projection: Projection, ranges: Any, arrays: dict[str, Array]) -> Arr
     if blocks.crossed:
         kept = ops.where(blocks.adds, K, 0.0)
         before = blocks.entered(ops.swapaxes(kept, -1, -2) @ kept, arrays["total"])
-        moved = moved + ops.where(blocks.meets, Q, 0.0) @ before
+        # P q and not q P: the same numbers, since P is symmetric, but the derivative by P is P q's
+        moved = moved + ops.where(blocks.meets, Q, 0.0) @ ops.swapaxes(before, -1, -2)
     moved = blocks.joined(moved)
     if "size" not in arrays:
         return moved
