@@ -14,6 +14,10 @@ from atlas_ref.types import Frozen
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+#: The least eps of a norm, whose square float32 still holds (CONV-24).
+LEAST_EPS = 1e-15
+NormEps = Annotated[float, Field(ge=LEAST_EPS, allow_inf_nan=False)]
+
 
 class Convention(Frozen):
     """One choice on every axis; the defaults are the preset `spec` of a rule at level projected
@@ -86,6 +90,11 @@ class Convention(Frozen):
     k_norm: Literal["none", "l2", "rms"] = Field("none", description="norm of the key")
     norm_place: Literal["before_phi", "after_phi"] = Field(
         "before_phi", description="whether norms come before or after the feature map"
+    )
+    norm_eps: NormEps = Field(1e-6, description="eps of both norms; any number from 1e-15")
+    norm_guard: Literal["root", "add", "clamp"] = Field(
+        "root",
+        description="how the eps enters: x / sqrt(n^2 + eps), x / (n + eps) or x / max(n, eps)",
     )
     layout: Literal["plain", "transposed"] = Field(
         "plain", description="memory in files as d_out x d_phi, or as its transpose"

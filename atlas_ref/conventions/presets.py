@@ -15,6 +15,9 @@ _FLA = {
     "query_scale": "1/sqrt(d_in)",
 }
 
+#: The eps of its norms is the default, with which vectors were published under this name (CONV-26).
+_NL_HECATE = {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"}
+
 #: What each preset changes in `spec` (CONV-26), with its source.
 PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
@@ -47,7 +50,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fla-delta": _FLA,
     "fla-gated-delta": {**_FLA, "decay": "before_error"},
     "fla-momentum-delta": {**_FLA, "rate": "split"},
-    "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"},
+    "nl-hecate": _NL_HECATE,
+    "nl-hecate-clamp": {**_NL_HECATE, "norm_eps": 1e-8, "norm_guard": "clamp"},
 }
 
 #: What a rule changes in `spec`: a deep memory descends |e|^2 with its rate in W (DEEP-4).
@@ -66,5 +70,6 @@ SOURCES: dict[str, str] = {
     "fla-delta": "flash-linear-attention, delta_rule",
     "fla-gated-delta": "flash-linear-attention, gated_delta_rule",
     "fla-momentum-delta": "flash-linear-attention, momentum_delta_rule",
-    "nl-hecate": "NL_Hecate, its Titans",
+    "nl-hecate": "NL_Hecate, its Titans, but for the eps of its norms",
+    "nl-hecate-clamp": "NL_Hecate, its Titans",
 }

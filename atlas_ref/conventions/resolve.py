@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from atlas_ref.conventions.axes import NEWTON_SCHULZ_KEYS, Convention, OpenGate
+from atlas_ref.conventions.axes import LEAST_EPS, NEWTON_SCHULZ_KEYS, Convention, OpenGate
 from atlas_ref.conventions.presets import DEFAULTS, PRESETS
 from atlas_ref.messages import first_problem, no_such, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
@@ -113,21 +113,21 @@ def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
         raise ValueError(f"convention: newton_schulz.{first_problem(error)}") from None
 
 
-#: Axes that take a number as well as a word, with their legal values.
-_NUMBERS = {"gradient_scale": 'a finite number or "2/d_out"', "query_scale": '1 or "1/sqrt(d_in)"'}
+#: Axes that take a number, perhaps as well as a word: what is legal, and which numbers are.
+_NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "gradient_scale": ('a finite number or "2/d_out"', lambda x: True),
+    "query_scale": ('1 or "1/sqrt(d_in)"', lambda x: x == 1),
+    "norm_eps": (f"a finite number from {LEAST_EPS:g}", lambda x: x >= LEAST_EPS),
+}
 
 
 def _validated(chosen: dict[str, Any]) -> Convention:
-    for axis, legal in _NUMBERS.items():
-        value = chosen.get(axis, 1.0)
-        number = (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and abs(value) <= sys.float_info.max
-        )
-        if not (
-            value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))
-        ):
+    for axis, (legal, accepts) in _NUMBERS.items():
+        if axis not in chosen or chosen[axis] in legal.split('"')[1::2]:
+            continue
+        value = chosen[axis]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and abs(value) <= sys.float_info.max and accepts(value)):
             raise ValueError(f"convention: {axis} must be {legal}, found {shown(value)}")
     try:
         return Convention.model_validate_json(json.dumps(chosen))

@@ -73,7 +73,7 @@ def void_axes(
     elif phase is not None and not resets:
         void["span_origin"] = "phase says where the first token stands in its span"
     if c.q_norm == "none" and c.k_norm == "none":
-        void["norm_place"] = "there is no norm"
+        void |= dict.fromkeys(["norm_place", "norm_eps", "norm_guard"], "there is no norm")
     if window == 1:
         void |= dict.fromkeys(["window_at_boundary", "window_edge"], "the window is one token")
         if rule != "omega":
