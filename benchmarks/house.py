@@ -115,9 +115,7 @@ def main() -> None:
     lines = {path: len(path.read_text().splitlines()) for path in files}
     folders = Counter(path.parent for path in files)
     outside = [
-        path
-        for path in files
-        if path.parent.name not in ("rules", "certify") and path.name != "conventions.py"
+        path for path in files if path.parent.name not in ("rules", "certify", "conventions")
     ]
     exact_with_gradient()
     modules, functions = passed_through(exact_with_gradient)

@@ -32,6 +32,8 @@ VALUES = {
     "q_norm": ("none", "l2", "rms"),
     "k_norm": ("none", "l2", "rms"),
     "norm_place": ("before_phi", "after_phi"),
+    "norm_eps": (1e-6, 1e-8, 1.0),
+    "norm_guard": ("root", "add", "clamp"),
     "layout": ("plain", "transposed"),
 }
 NEWTON_SCHULZ = {
@@ -85,6 +87,15 @@ STATED = {
         "q_norm": "l2",
         "k_norm": "l2",
         "norm_place": "before_phi",
+    },
+    "nl-hecate-clamp": {
+        "gate": "forget",
+        "momentum_sign": "minus",
+        "q_norm": "l2",
+        "k_norm": "l2",
+        "norm_place": "before_phi",
+        "norm_eps": 1e-8,
+        "norm_guard": "clamp",
     },
 }
 
@@ -206,7 +217,11 @@ def test_an_unknown_preset_or_axis_is_reported_with_the_legal_ones():
 @pytest.mark.clause("CONV-2", "CONV-4", "CONV-7", "CONV-11", "CONV-12", "CONV-13", "CONV-25")
 @pytest.mark.parametrize(
     "axis",
-    [axis for axis in VALUES if axis not in ("gradient_scale", "query_scale", "newton_schulz")],
+    [
+        axis
+        for axis, (value, *_) in VALUES.items()
+        if isinstance(value, str) and axis != "newton_schulz"
+    ],
 )
 @pytest.mark.parametrize(("bad", "shown"), [("sideways", "'sideways'"), (3, "3"), (True, "true")])
 def test_an_unknown_value_is_reported_with_its_axis_and_the_legal_ones(axis, bad, shown):
@@ -225,6 +240,16 @@ def test_a_gradient_scale_is_a_finite_number_or_its_word(bad):
         resolve({"gradient_scale": bad}, rule="omega")
     with pytest.raises(ValueError, match="query_scale"):
         resolve({"query_scale": bad}, rule="omega")
+
+
+@pytest.mark.clause("CONV-24", "CONV-2")
+@pytest.mark.parametrize("bad", ["1e-6", 0.0, -1e-6, 9e-16, float("inf"), None, True])
+def test_an_eps_of_a_norm_is_a_number_that_float32_holds(bad):
+    with pytest.raises(ValueError, match="norm_eps"):
+        resolve({"norm_eps": bad}, rule="omega")
+    with pytest.raises(ValueError, match="norm_eps must be a finite number from 1e-15, found 0"):
+        resolve({"norm_eps": 0}, rule="omega")
+    assert resolve({"norm_eps": 1}, rule="omega").norm_eps == 1.0
 
 
 @pytest.mark.clause("CONV-6")
@@ -403,13 +428,21 @@ def test_the_fla_delta_rules_lie_transposed_and_scale_the_query(preset):
     assert_close("M", found["M"], h, ANALYTIC)
 
 
-@pytest.mark.clause("CONV-26")
-def test_nl_hecate_normalises_keys_and_queries():
+@pytest.mark.clause("CONV-26", "CONV-24")
+@pytest.mark.parametrize(
+    ("preset", "length"),
+    [
+        ("nl-hecate", lambda x: np.sqrt(x @ x + 1e-6)),
+        ("nl-hecate-clamp", lambda x: max(np.sqrt(x @ x), 1e-8)),
+    ],
+)
+def test_nl_hecate_normalises_keys_and_queries(preset, length):
     p = drawn("titans_lmm", seed=6)
+    p["k"][2] *= 1e-9  # shorter than the eps
     M, S, y = p["M0"], p["S0"], []
     for t in range(6):
-        k, q = (x / np.sqrt(x @ x + 1e-6) for x in (p["k"][t], p["q"][t]))
+        k, q = (x / length(x) for x in (p["k"][t], p["q"][t]))
         S = p["momentum"][t] * S - p["step_size"][t] * np.outer(M @ k - p["v"][t], k)
         M = (1 - p["retain"][t]) * M + S
         y.append(M @ q)
-    assert_close("y", results("titans_lmm", p, "nl-hecate")["y"], np.array(y), ANALYTIC)
+    assert_close("y", results("titans_lmm", p, preset)["y"], np.array(y), ANALYTIC)

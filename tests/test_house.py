@@ -23,7 +23,7 @@ DOCUMENTED = [*FILES, *sorted((ROOT / "tape").rglob("*.py"))]
 
 #: Where rules and other subjects of the oracle may be compared by name: the rules' own room, the
 #: axes that depend on them, the second implementation.
-OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions.py", "atlas_ref/certify/")
+OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions/", "atlas_ref/certify/")
 
 
 def name(path: Path) -> str:

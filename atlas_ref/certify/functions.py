@@ -5,12 +5,11 @@ Source: GATES-7, WINDOW-5, WINDOW-6, CONV-24, PHI-6.
 
 from __future__ import annotations
 
+from typing import Any
+
 from flint import arb
 
-from atlas_ref.certify.matrix import Matrix, each, hadamard, scaled
-
-#: Added under the root of a norm: the float64 nearest to the printed decimal (CERT-3).
-NORM_EPS = 1e-6
+from atlas_ref.certify.matrix import Matrix, each, hadamard, number, scaled, unknown
 
 #: Cubic coefficient of the tanh form of gelu, likewise.
 GELU_CUBIC = 0.044715
@@ -99,12 +98,30 @@ def summed(x: Matrix) -> Matrix:
     return x.T @ each(x, lambda _: arb(1), lambda _: arb(0))
 
 
-def normalised(x: Matrix, kind: str) -> Matrix:
-    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24)."""
+def normalised(x: Matrix, kind: str, convention: Any) -> Matrix:
+    """x over its norm n, with n^2 = sum x^2 (l2) or mean x^2 (rms), by eps and guard (CONV-24).
+
+    sqrt(n^2 + eps) under guard root, n + eps under add, max(n, eps) under clamp. The eps is the
+    float64 that stands in the convention (CERT-3).
+    """
     if kind == "none":
         return x
+    eps, guard = arb(convention.norm_eps), convention.norm_guard
     squares = summed(hadamard(x, x))
     if kind == "rms":
         squares = squares.times(arb(1) / x.rows)
-    root = each(squares.plus(arb(NORM_EPS)), lambda z: z.sqrt(), lambda z: 1 / (2 * z.sqrt()))
-    return scaled(inverse(root), x)
+    if guard == "root":
+        return scaled(inverse(_roots(squares.plus(eps))), x)
+    n = squares.value[0, 0]
+    if guard == "add":
+        # a row of zeros has n = 0, and no derivative through n (TAPE-20)
+        return scaled(inverse((number(arb(0)) if n.is_zero() else _roots(squares)).plus(eps)), x)
+    if n < eps * eps:
+        return x.times(1 / eps)
+    if n >= eps * eps:
+        return scaled(inverse(_roots(squares)), x)
+    return unknown(x)
+
+
+def _roots(x: Matrix) -> Matrix:
+    return each(x, lambda z: z.sqrt(), lambda z: 1 / (2 * z.sqrt()))

@@ -74,9 +74,10 @@ class Sequence:
 
     def features(self, x: Matrix, norm: str) -> Matrix:
         """phi with its norm before or after it (CONV-24, CONV-35)."""
-        if self.convention.norm_place == "before_phi":
-            return mapped(self.header.feature_map, self.phi, normalised(x, norm))
-        return normalised(mapped(self.header.feature_map, self.phi, x), norm)
+        c, kind = self.convention, self.header.feature_map
+        if c.norm_place == "before_phi":
+            return mapped(kind, self.phi, normalised(x, norm, c))
+        return normalised(mapped(kind, self.phi, x), norm, c)
 
     # -- starting ----------------------------------------------------------------------------------
 

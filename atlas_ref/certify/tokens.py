@@ -89,7 +89,8 @@ def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ..
     for t in range(inputs.shape("in/x")[-2]):
         x = inputs.get("in/x", batch, t)
         k, v, q = (inputs.get(f"in/param/{name}", head) @ x for name in ("W_K", "W_V", "W_Q"))
-        read = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
+        before = convention.norm_place == "before_phi"
+        read = normalised(k, convention.k_norm, convention) if before else k
         gates = _gates(inputs, head, stacked([read, v]))
         tokens.append(
             Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t))

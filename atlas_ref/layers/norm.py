@@ -184,7 +184,8 @@ def plain_norm(kind: str, eps: float, guard: Any, x: Array, *weights: Array) -> 
     """The norm of rows in tape ops, with its weight and bias."""
     if kind == "layer":
         x = x - ops.mean(x, axis=-1, keepdims=True)
-    y = normalised(x, "rms" if kind == "layer" else kind, eps=eps, guard=guard)
+    place = "clamp" if guard == "clamp" else "root"  # NORM-5 adds inside the root
+    y = normalised(x, "rms" if kind == "layer" else kind, eps=eps, guard=place)
     if weights:
         y = y * weights[0]
     return y + weights[1] if len(weights) > 1 else y

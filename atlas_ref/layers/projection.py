@@ -19,7 +19,7 @@ from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.engine.layers import projection as engine
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.gates import GateSet
-from atlas_ref.parts.norms import normalised
+from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, generator, precision, require_floating
 from atlas_ref.rules.sequence import Tokens
@@ -132,7 +132,11 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     each = ops.expand_dims(x, 1)  # (B, 1, T, d_model)
     k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
     convention: Convention = config.convention
-    gated_key = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
+    gated_key = (
+        keys_normalised(k, convention.k_norm, convention)
+        if convention.norm_place == "before_phi"
+        else k
+    )
     inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
     if rule_of(config).has_window:
         weights = config.window_weights

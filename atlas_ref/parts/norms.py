@@ -20,19 +20,17 @@ NORM_EPS = 1e-6
 REDUCTIONS = {8: 2.0**-640, 4: 2.0**-80}
 
 
-def normalised(x: Array, kind: str, *, eps: float | None = None, guard: str = "add") -> Array:
-    """l2: x / sqrt(sum x^2 + eps); rms: x / sqrt(mean x^2 + eps); none: x (CONV-24, NORM-5).
+def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "root") -> Array:
+    """x / sqrt(n^2 + eps) with n^2 = sum x^2 (l2) or mean x^2 (rms); none: x (CONV-24, NORM-5).
 
-    The eps is 1e-6 unless another is stated.
-
-    Under guard clamp the divisor is max(sqrt(mean x^2), eps), a constant where it is eps (NORM-6).
+    Guard add divides by n + eps. Guard clamp divides by max(n, eps), a constant where it is eps
+    (NORM-6). A row of zeros has n = 0 with the derivative 0.
 
     A row whose squares would overflow is multiplied by a power of two first, and the eps by its
     square, so that x stands in the quotient as it is; every other row has the bits of the formula.
     """
     if kind == "none":
         return x
-    eps = NORM_EPS if eps is None else eps
     s = _reduction(x)  # (..., 1), or 1 for all rows
     x = x if isinstance(s, float) else s * x
     total = ops.sum(x * x, axis=-1, keepdims=True)
@@ -41,7 +39,16 @@ def normalised(x: Array, kind: str, *, eps: float | None = None, guard: str = "a
         floor = eps * s
         small = ops.less(squares, floor * floor)
         return x / ops.where(small, floor, ops.sqrt(ops.where(small, 1.0, squares)))
+    if guard == "add":
+        nothing = ops.equal(squares, 0.0)
+        length = ops.where(nothing, 0.0, ops.sqrt(ops.where(nothing, 1.0, squares)))
+        return x / (length + eps * s)
     return x / ops.sqrt(squares + eps * s * s)
+
+
+def keys_normalised(x: Array, kind: str, convention: Any) -> Array:
+    """Keys or queries by the norm, eps and guard of a convention (CONV-24)."""
+    return normalised(x, kind, eps=convention.norm_eps, guard=convention.norm_guard)
 
 
 def _reduction(x: Array) -> Any:

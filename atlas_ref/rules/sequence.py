@@ -20,7 +20,7 @@ from atlas_ref.backend.buffers import short_buffers
 from atlas_ref.conventions import Convention
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import Gates
-from atlas_ref.parts.norms import normalised
+from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules.checks import KEY_CHANNEL, check_call
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind, read_only
@@ -325,9 +325,11 @@ def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Arr
 def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
     """Keys or queries after norm and feature map, in the order of norm_place (CONV-35, CONV-58)."""
     feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
-    if config.convention.norm_place == "before_phi":
-        return feature_maps.of_checked(feature_map, phi, normalised(x, norm))
-    return normalised(feature_maps.of_checked(feature_map, phi, x), norm)
+    convention: Convention = config.convention
+    if convention.norm_place == "before_phi":
+        x = keys_normalised(x, norm, convention)
+        return feature_maps.of_checked(feature_map, phi, x)
+    return keys_normalised(feature_maps.of_checked(feature_map, phi, x), norm, convention)
 
 
 def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:

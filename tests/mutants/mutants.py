@@ -656,7 +656,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gates read phi(k)",
         "atlas_ref.layers.projection:project",
         Edited(
-            "gated_key = normalised(k, convention.k_norm)",
+            "gated_key = keys_normalised(k, convention.k_norm, convention)",
             "gated_key = sequence.mapped(config, params.phi, k, 'none')",
         ),
         values("token-norm"),
@@ -665,7 +665,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gate-reads-raw-key",
         "gates read the key before its norm",
         "atlas_ref.layers.projection:project",
-        Edited("gated_key = normalised(k, convention.k_norm)", "gated_key = k"),
+        Edited("gated_key = keys_normalised(k, convention.k_norm, convention)", "gated_key = k"),
         values("token-norm"),
     ),
     Mutant(
@@ -695,6 +695,20 @@ FORWARD: tuple[Mutant, ...] = (
         "atlas_ref.parts.norms:normalised",
         Edited("total * (1.0 / x.shape[-1])", "total"),
         values("norms"),
+    ),
+    Mutant(
+        "norm-eps-ignored",
+        "norms of keys have the default eps",
+        "atlas_ref.parts.norms:keys_normalised",
+        Edited("eps=convention.norm_eps, ", ""),
+        values("norm-add", "norm-clamp"),
+    ),
+    Mutant(
+        "norm-guard-ignored",
+        "norms of keys add their eps inside the root",
+        "atlas_ref.parts.norms:keys_normalised",
+        Edited(", guard=convention.norm_guard", ""),
+        values("norm-add", "norm-clamp"),
     ),
     Mutant(
         "queries-not-mapped",

@@ -133,6 +133,16 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
         scaled(1e-3, "in/k", "in/q"),
         {},
     ),
+    "norm-add": (
+        request(convention={**NONE, "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"}),
+        None,
+        {},
+    ),
+    "norm-clamp": (
+        request(convention={**NONE, "q_norm": "rms", "norm_eps": 1e-2, "norm_guard": "clamp"}),
+        scaled(1e-3, "in/q"),
+        {},
+    ),
     "norm-after": (
         request(
             convention={**NONE, "k_norm": "l2", "q_norm": "l2", "norm_place": "after_phi"},

@@ -9,10 +9,14 @@ import pytest
 import tape
 from atlas_ref import evaluate, make
 from atlas_ref.certify import certify
-from atlas_ref.parts.norms import normalised
+from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.parts.norms import keys_normalised, normalised
 from tape import ops
-from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 from tests.support.sequences import case, drawn
+from tests.truth.literal import evaluate as literal
+from tests.truth.literal_gradient import COTANGENTS, complex_step
 
 #: Rows whose squares overflow, with one that is as large as can be and small entries beside them.
 LARGE = {
@@ -83,3 +87,110 @@ def test_a_case_of_huge_keys_and_queries_is_certified(kind, place):
     single = make(huge.header.plain(), huge.inputs | within)
     narrow = evaluate(single, dtype="float32").tensors["out/y"]
     assert_close("float32", narrow, ours["out/y"], reordered(64, dtype=np.float32))
+
+
+def convention(**axes):
+    return resolve({"q_norm": "l2", "k_norm": "rms", **axes}, rule="delta")
+
+
+#: Rows longer and shorter than every eps below, and one of zeros.
+SHORT = np.array([[3.0, -4.0, 1.0], [3e-4, -4e-4, 0.0], [2e-9, 1e-9, -5e-9], [0.0, 0.0, 0.0]])
+FORMULA = {
+    "root": lambda n, eps: np.sqrt(n * n + eps),
+    "add": lambda n, eps: n + eps,
+    "clamp": lambda n, eps: n if n > eps else eps,
+}
+
+
+@pytest.mark.clause("CONV-24")
+@pytest.mark.parametrize("guard", FORMULA)
+@pytest.mark.parametrize("kind", ["l2", "rms"])
+@pytest.mark.parametrize("eps", [1e-12, 1e-8, 1e-3])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_eps_enters_by_the_guard(guard, kind, eps, dtype):
+    x = SHORT.astype(dtype)
+    got = keys_normalised(x, kind, convention(norm_eps=eps, norm_guard=guard))
+    assert got.dtype == dtype
+    for row, own in zip(x.astype(np.float64), got.astype(np.float64), strict=True):
+        n = math.sqrt(math.fsum(row * row) / (1 if kind == "l2" else 3))
+        assert_close(guard, own, row / FORMULA[guard](n, eps), reordered(4, dtype=dtype))
+
+
+@pytest.mark.clause("CONV-24")
+@pytest.mark.parametrize("guard", FORMULA)
+@pytest.mark.parametrize("kind", ["l2", "rms"])
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+def test_the_derivative_of_every_guard_is_the_complex_step_and_1_over_eps_at_zero(guard, kind, eps):
+    own = convention(norm_eps=eps, norm_guard=guard)
+    draw = np.random.default_rng(3)
+    bar, direction = draw.standard_normal((2, *SHORT.shape))
+    gradient = tape.grad(lambda x: ops.sum(keys_normalised(x, kind, own) * bar))(SHORT)
+    size = np.max(np.abs(SHORT), axis=-1, keepdims=True)
+    moved = keys_normalised(SHORT + 1e-30j * size * direction, kind, own)
+    slope = np.sum(np.imag(moved) / 1e-30 * bar, axis=-1)
+    assert_close(guard, np.sum(gradient * size * direction, axis=-1), slope, ANALYTIC)
+    at_zero = bar[-1] / (math.sqrt(eps) if guard == "root" else eps)
+    assert_close("zeros", gradient[-1], at_zero, ANALYTIC)
+
+
+@pytest.mark.clause("CONV-24")
+@pytest.mark.parametrize("guard", FORMULA)
+@pytest.mark.parametrize("kind", ["l2", "rms"])
+def test_a_large_row_has_its_norm_under_every_guard(guard, kind):
+    own = convention(norm_guard=guard, norm_eps=1e-3)
+    x = np.array(LARGE[np.float64])
+    want = np.array([by_fractions(row, kind) for row in x])
+    assert_close(kind, keys_normalised(x, kind, own), want, reordered(4))
+
+
+GUARDED = [
+    {"q_norm": "l2", "k_norm": "l2", "norm_eps": 1e-8, "norm_guard": "clamp"},
+    {"q_norm": "rms", "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"},
+    {"k_norm": "rms", "norm_eps": 1e-3, "norm_guard": "clamp", "norm_place": "after_phi"},
+    {"q_norm": "l2", "k_norm": "rms", "norm_eps": 1e-1},
+]
+
+
+@pytest.mark.clause("CONV-24", "CONV-35")
+@pytest.mark.parametrize("level", ["projected", "token"])
+@pytest.mark.parametrize("axes", GUARDED)
+def test_a_case_with_an_eps_of_its_own_is_that_of_the_literal_loop_and_certified(axes, level):
+    of_map = {"feature_map": {"kind": "elementwise"}, "window": 2}
+    made = new(
+        Request(
+            **{"rule": "omega", "tokens": 4, "d_in": 3, "d_out": 2, "seed": 5, "level": level},
+            **of_map,
+            cotangent=True,
+            convention={**axes, "newton_schulz": "none"},
+        )
+    )
+    inputs = dict(made.inputs)
+    for name in {"in/k", "in/q", "in/param/W_K", "in/param/W_Q"} & inputs.keys():
+        inputs[name] = inputs[name] * 0.01
+    small = make(made.header.plain(), inputs)
+    ours = evaluate(small, grad=True).tensors
+    header, tensors = small.header.plain(), dict(small.inputs)
+    truth = literal(header, tensors)
+    bars = {name: value for name, value in tensors.items() if name in COTANGENTS}
+    tensors = {name: value for name, value in tensors.items() if name not in COTANGENTS}
+    for name in ("out/y", "out/M"):
+        assert_close(name, ours[name], truth[name], ANALYTIC)
+    for name in (name for name in ours if name.startswith("grad/")):
+        want = complex_step(header, tensors, name.replace("grad/", "in/"), bars)
+        assert_close(name, ours[name], want, ANALYTIC)
+    for name, value in certify(small, grad=True).values.items():
+        assert_close(name, ours[name], value, ANALYTIC)
+
+
+@pytest.mark.clause("CONV-24")
+@pytest.mark.parametrize("form", ["chunkwise", "exact", "scan", "kernel"])
+def test_every_form_takes_the_eps(form):
+    axes = {"k_norm": "l2", "q_norm": "rms", "norm_eps": 1e-1, "norm_guard": "clamp"}
+    axes["reference"] = "chunk_start" if form == "chunkwise" else "running"
+    span = {"span": 2} if form == "chunkwise" else {}
+    made = new(Request(rule="titans_lmm", tokens=6, d_in=3, d_out=2, convention=axes, **span))
+    small = make(made.header.plain(), {**made.inputs, "in/k": made.inputs["in/k"] * 0.02})
+    y = evaluate(small, form=form).tensors["out/y"]
+    assert_close(form, y, evaluate(small).tensors["out/y"], ANALYTIC)
+    other = evaluate(small, convention={**axes, "norm_eps": 1e-6}).tensors["out/y"]
+    assert_differs(form, y, other, 1e-3)

@@ -169,33 +169,6 @@ class LateDecay(Traced):
         return super().note(op, t, value)
 
 
-# -- norms -----------------------------------------------------------------------------------------
-
-
-class Clamped(Traced):
-    """x / max(||x||, 1e-12), as F.normalize has it."""
-
-    def phi(self, x: Array, norm: str) -> Array:
-        size = np.sqrt(np.sum(x * x))
-        return x / max(size, 1e-12) if self.convention[norm] == "l2" else super().phi(x, norm)
-
-
-class Added(Traced):
-    """x / (||x|| + 1e-5)."""
-
-    def phi(self, x: Array, norm: str) -> Array:
-        size = np.sqrt(np.sum(x * x))
-        return x / (size + 1e-5) if self.convention[norm] == "l2" else super().phi(x, norm)
-
-
-class OtherEps(Traced):
-    """x / sqrt(mean x^2 + 1e-5) in place of 1e-6."""
-
-    def phi(self, x: Array, norm: str) -> Array:
-        root = np.sqrt(np.mean(x * x) + 1e-5)
-        return x / root if self.convention[norm] == "rms" else super().phi(x, norm)
-
-
 def results(case: Case, loops: type[Traced], dtype: str = "float32") -> dict[str, Array]:
     """`out/y`, `out/M` and `out/S` of loops on a case."""
     inputs = {

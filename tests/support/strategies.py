@@ -34,6 +34,8 @@ AXES: dict[str, list[Any]] = {
     "q_norm": ["none", "l2", "rms"],
     "k_norm": ["none", "l2", "rms"],
     "norm_place": ["before_phi", "after_phi"],
+    "norm_eps": [1e-6, 1e-8, 0.3],
+    "norm_guard": ["root", "add", "clamp"],
     "layout": ["plain", "transposed"],
 }
 
@@ -83,7 +85,7 @@ PRESETS = [
     "atlas-mag",
     "atlas-rnn",
 ]
-PRESETS += ["fla-delta", "fla-gated-delta", "fla-momentum-delta", "nl-hecate"]
+PRESETS += ["fla-delta", "fla-gated-delta", "fla-momentum-delta", "nl-hecate", "nl-hecate-clamp"]
 
 #: The same examples on every machine; no deadline, since a first call compiles and allocates.
 repeatable = settings(

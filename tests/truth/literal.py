@@ -158,9 +158,9 @@ class Sequence:
         """phi of a raw key or query, with its norm before or after."""
         before = self.convention["norm_place"] == "before_phi"
         kind = self.convention[norm]
-        x = normalise(kind if before else "none", x)
+        x = normalise(kind if before else "none", x, self.convention)
         x = feature_map(self.header.get("feature_map"), self.tensors, x)
-        return normalise("none" if before else kind, x)
+        return normalise("none" if before else kind, x, self.convention)
 
     def flag(self, name: str, t: int, default: bool) -> bool:
         """The flag in/active or in/reset at token t."""

@@ -32,6 +32,8 @@ SPEC: dict[str, Any] = {
     "q_norm": "none",
     "k_norm": "none",
     "norm_place": "before_phi",
+    "norm_eps": 1e-6,
+    "norm_guard": "root",
     "layout": "plain",
 }
 NEWTON_SCHULZ: dict[str, Any] = {
@@ -83,6 +85,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "q_norm": "l2",
         "k_norm": "l2",
         "norm_place": "before_phi",
+    },
+    "nl-hecate-clamp": {
+        "gate": "forget",
+        "momentum_sign": "minus",
+        "q_norm": "l2",
+        "k_norm": "l2",
+        "norm_place": "before_phi",
+        "norm_eps": 1e-8,
+        "norm_guard": "clamp",
     },
 }
 
@@ -143,13 +154,18 @@ def softmax(x: Array) -> Array:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def normalise(kind: str, x: Array) -> Array:
-    """One vector x under a norm: x, x / sqrt(sum x^2 + 1e-6) or x / sqrt(mean x^2 + 1e-6)."""
-    if kind == "l2":
-        return x / np.sqrt(np.sum(x * x) + 1e-6)
-    if kind == "rms":
-        return x / np.sqrt(np.sum(x * x) / len(x) + 1e-6)
-    return x
+def normalise(kind: str, x: Array, convention: dict[str, Any]) -> Array:
+    """One vector x under a norm with its eps: none, l2 or rms."""
+    if kind == "none":
+        return x
+    squares = sum(entry * entry for entry in x) / (len(x) if kind == "rms" else 1)
+    eps, guard = convention["norm_eps"], convention["norm_guard"]
+    if guard == "root":
+        return x / np.sqrt(squares + eps)
+    length = np.sqrt(squares) if np.real(squares) > 0 else 0.0
+    if guard == "add":
+        return x / (length + eps)
+    return x / (eps if np.real(length) < eps else length)
 
 
 def polynomial(settings: dict[str, Any], x: Array) -> Array:

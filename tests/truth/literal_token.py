@@ -52,7 +52,7 @@ def gate_values(
     values = np.zeros((*k.shape[:-1], w.shape[1]), k.dtype)
     for i, h, t in np.ndindex(*k.shape[:-1]):
         values[i, h, t] = squash(
-            w[h] @ np.concatenate([normalise(kind, k[i, h, t]), v[i, h, t]]) + b[h]
+            w[h] @ np.concatenate([normalise(kind, k[i, h, t], convention), v[i, h, t]]) + b[h]
         )
     return values[..., 0] if w.shape[1] == 1 else values
 

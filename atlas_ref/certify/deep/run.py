@@ -43,7 +43,7 @@ class Row:
     def _pair(self, t: int) -> Pair:
         at = (*self.index, t)
         return Pair(
-            normalised(self.inputs.get("in/k", *at), self.c.k_norm),
+            normalised(self.inputs.get("in/k", *at), self.c.k_norm, self.c),
             self.inputs.get("in/v", *at),
             self.inputs.optional("in/window_gate", *at),
         )
@@ -53,7 +53,7 @@ class Row:
         return self.pairs[token] if token >= 0 else self.held[token]
 
     def query(self, t: int) -> Matrix:
-        q = normalised(self.inputs.get("in/q", *self.index, t), self.c.q_norm)
+        q = normalised(self.inputs.get("in/q", *self.index, t), self.c.q_norm, self.c)
         if self.c.query_scale == "1/sqrt(d_in)":
             return q.times(1 / arb(q.rows).sqrt())
         return q.times(arb(self.c.query_scale))

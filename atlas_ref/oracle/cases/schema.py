@@ -273,6 +273,7 @@ def axis_values(axis: str) -> list[str]:
     numbers = {
         "gradient_scale": ["1", "any number", "2/d_out"],
         "query_scale": ["1", "1/sqrt(d_in)"],
+        "norm_eps": ["1e-06", "any number from 1e-15"],
     }
     if axis in numbers:
         return numbers[axis]

@@ -85,9 +85,9 @@ class _Loop:
         self.s, self.rounding = s, rounding = writer.s, writer.rounding
         k = inputs["in/k"]
         self.lead = k.shape[:-2]
-        self.keys = self._held("keys", steps.normed(k, s.c.k_norm, rounding.touch), -2)
+        self.keys = self._held("keys", steps.normed(k, s.c.k_norm, s.c, rounding.touch), -2)
         self.values = self._held("values", inputs["in/v"], -2)
-        self.queries = steps.normed(inputs["in/q"], s.c.q_norm, rounding.touch)
+        self.queries = steps.normed(inputs["in/q"], s.c.q_norm, s.c, rounding.touch)
         if s.c.query_scale != 1.0:
             self.queries = self.queries * (1.0 / np.sqrt(k.shape[-1]).item())
         self.before = self.keys.shape[-2] - k.shape[-2]

@@ -136,10 +136,16 @@ def retained(c: Convention, gate: Any) -> Any:
     return 1.0 - gate if gate is not None and c.gate == "forget" else gate
 
 
-def normed(x: Array, kind: str, touch: Any) -> Array:
+def normed(x: Array, kind: str, c: Any, touch: Any) -> Array:
     """A key or query by the norm of CONV-24."""
     if kind == "none":
         return x
     squares = ops.sum(x * x, axis=-1, keepdims=True)
     squares = squares if kind == "l2" else squares * (1.0 / x.shape[-1])
-    return x * touch(1.0 / ops.sqrt(squares + 1e-6))
+    if c.norm_guard == "root":
+        return x * touch(1.0 / ops.sqrt(squares + c.norm_eps))
+    some = ops.greater(squares, 0.0)
+    n = ops.where(some, ops.sqrt(ops.where(some, squares, 1.0)), 0.0)
+    return x * touch(
+        1.0 / (n + c.norm_eps if c.norm_guard == "add" else ops.maximum(n, c.norm_eps))
+    )

@@ -37,6 +37,8 @@ def _axes(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
         "layout": "tensors of a memory function have one layout",
         "norm_place": "there is no feature map",
     }
+    if (c.q_norm, c.k_norm) == ("none", "none"):
+        void |= dict.fromkeys(("norm_eps", "norm_guard"), "there is no norm")
     if c.gate == "none":
         void["decay"] = "nothing decays"
     if own.window == 1:

@@ -1,4 +1,4 @@
-"""Habits of kernels that no convention says: another window, another eps of a norm, a late decay.
+"""Habits of kernels that no convention says: another window, a late decay.
 
 Specified in specs/identify.md (IDENT-15).
 """
@@ -16,24 +16,12 @@ from atlas_ref.parts.gates import multiplier
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
-#: How an eps enters a norm, with the values that are tried and the words; n is the norm, l2 or rms.
-#: Ours is inside the root, 1e-6.
-NORMS: dict[str, tuple[tuple[float, ...], str]] = {
-    "bound": (
-        (1e-12, 1e-8, 1e-6, 1e-5, 1e-3),
-        "x / max(n, {eps:g}), as F.normalize clamps it",
-    ),
-    "added": ((1e-12, 1e-8, 1e-6, 1e-5, 1e-3), "x / (n + {eps:g})"),
-    "inside": ((0.0, 1e-12, 1e-8, 1e-5, 1e-3), "x / sqrt(n^2 + {eps:g})"),
-}
-
 
 def habits(case: Case) -> Iterator[Departure]:
     """Departures that are about no feature of a case (IDENT-15); level projected alone."""
     if case.header.rule not in FAMILY or case.header.level == "token":
         return
     yield from _windows(case)
-    yield from _norms(case)
     if case.convention.gate != "none":
         words = "the decay came after the write, r (M - b U)"
         yield Departure("", words, _late_decay(case))
@@ -72,36 +60,6 @@ def _shorter(case: Case) -> Case:
         inputs=inputs,
         recorded={},
     )
-
-
-# -- norms -----------------------------------------------------------------------------------------
-
-
-def _norms(case: Case) -> Iterator[Departure]:
-    """Keys and queries that were normed before, under a convention without norms."""
-    c = case.convention
-    mapped = case.header.feature_map.kind != "identity" and c.norm_place == "after_phi"
-    kinds = {"in/k": c.k_norm, "in/window_k": c.k_norm, "in/q": c.q_norm}
-    kinds = {n: kind for n, kind in kinds.items() if n in case.inputs and kind != "none"}
-    if mapped or not kinds:
-        return
-    plain = c.replaced(k_norm="none", q_norm="none")
-    for form, (values, words) in NORMS.items():
-        for eps in values:
-            normed = {n: _normed(numbers(case, n), kind, form, eps) for n, kind in kinds.items()}
-            yield Departure(
-                "",
-                f"norms were {words.format(eps=eps)}",
-                changed(case, normed, convention=plain),
-                group=form,
-            )
-
-
-def _normed(x: Array, kind: str, form: str, eps: float) -> Array:
-    squares = (x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] if kind == "rms" else 1)
-    norm = np.sqrt(squares)
-    size = {"bound": np.maximum(norm, eps), "added": norm + eps, "inside": np.sqrt(squares + eps)}
-    return x / np.where(size[form] == 0.0, 1.0, size[form])
 
 
 # -- decay -----------------------------------------------------------------------------------------

@@ -17,12 +17,17 @@ from atlas_ref.conventions import Convention, effective
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.parts import feature_maps, gates, window
-from atlas_ref.parts.norms import normalised
+from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
 
 GATE_NAMES = ("retain", "momentum", "step_size")
+
+
+def _norm(c: Convention, kind: str) -> tuple[Any, ...]:
+    """What the norm of keys or of queries depends on (CONV-24)."""
+    return (kind,) if kind == "none" else (kind, c.norm_eps, c.norm_guard)
 
 
 def structure(convention: Convention, header: Any) -> Structure:
@@ -113,7 +118,7 @@ class Prepared:
             return np.stack(np.broadcast_arrays(*arrays))[[place[name] for name in keys]]
 
         def mapping(each: Convention) -> tuple[Any, ...]:
-            return (each.k_norm, each.norm_place)
+            return (each.norm_place, *_norm(each, each.k_norm))
 
         def per_token(name: str, make: Callable[[Convention], Array], *more: str) -> Array:
             return variants(
@@ -137,7 +142,7 @@ class Prepared:
             ),
             queries=variants(
                 self._queries,
-                lambda each: ("queries", each.q_norm, each.norm_place, each.query_scale),
+                lambda e: ("queries", e.norm_place, e.query_scale, *_norm(e, e.q_norm)),
                 2,
             ),
             retain=per_token("retain", self._retain, "gate"),
@@ -206,7 +211,7 @@ class Prepared:
     def _gating(self, c: Convention) -> tuple[Any, ...]:
         """The settings that computed gates depend on: the key's norm, where it comes before phi."""
         token = self.header.level == "token"
-        return (c.k_norm if c.norm_place == "before_phi" else "none",) if token else ()
+        return _norm(c, c.k_norm if c.norm_place == "before_phi" else "none") if token else ()
 
     def _projected(self, name: str) -> Array:
         key = ("projected", name)
@@ -229,14 +234,12 @@ class Prepared:
     def _mapped(self, x: Array, norm: str, c: Convention) -> Array:
         feature_map = self.header.feature_map
         if feature_map.kind == "identity":
-            return x if norm == "none" else self.touch(normalised(x, norm))
+            return x if norm == "none" else self.touch(keys_normalised(x, norm, c))
         if c.norm_place == "before_phi":
-            return self.touch(
-                feature_maps.apply(feature_map, self.phi, self.touch(normalised(x, norm)))
-            )
-        return self.touch(
-            normalised(feature_maps.apply(feature_map, self.phi, self.touch(x)), norm)
-        )
+            x = keys_normalised(x, norm, c)
+            return self.touch(feature_maps.apply(feature_map, self.phi, self.touch(x)))
+        mapped = feature_maps.apply(feature_map, self.phi, self.touch(x))
+        return self.touch(keys_normalised(mapped, norm, c))
 
     def _signed(self, x: Array, c: Convention) -> Array:
         plus = c.value_sign == "plus" and self.rule.has_error
@@ -268,7 +271,7 @@ class Prepared:
                     )
                 }
             )
-            k = normalised(self.k(c), self._gating(c)[0])
+            k = keys_normalised(self.k(c), self._gating(c)[0], c)
             self.arrays[key] = self.touch(gates.compute(params, k, self.v(c))[name])
         return self.arrays[key]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ class Design(NamedTuple):
     Attributes:
         scales: one head for each, whose values are this small and whose states are zero, so that
             eps and guard show.
+        lengths: one further head for each, whose normed keys and queries are this small, so that
+            norm_eps and norm_guard show.
     """
 
     tokens: int
@@ -49,6 +52,7 @@ class Design(NamedTuple):
     window: int
     span: int | None
     scales: tuple[float, ...]
+    lengths: tuple[float, ...] = ()
 
 
 def deciding_case(case: Case, conventions: Sequence[Any], *, dtype: str = "float32") -> Case | None:
@@ -72,7 +76,7 @@ def deciding_case(case: Case, conventions: Sequence[Any], *, dtype: str = "float
         return deciding_reading(case, conventions, own.searched, dtype)
     for alone in (True, False):
         for design in _designs(case, conventions):
-            for seed in range(1 if design.scales else SEEDS):
+            for seed in range(1 if design.scales or design.lengths else SEEDS):
                 trial = _trial(case, conventions, design, seed, dtype)
                 if trial is not None and separated(
                     trial, conventions, _beside(trial, conventions) if alone else [], dtype
@@ -139,7 +143,7 @@ def _flat(case: Case, conventions: Sequence[Convention], name: str) -> Array:
 def _designs(case: Case, conventions: Sequence[Convention]) -> Iterator[Design]:
     h = case.header
     layouts = {each.layout for each in conventions}
-    scales = _scales(conventions)
+    scales, lengths = _scales(conventions), _lengths(conventions)
     spans = (
         list(dict.fromkeys([h.span if h.span is not None else 2, 2, 3]))
         if _needs_span(conventions)
@@ -149,8 +153,8 @@ def _designs(case: Case, conventions: Sequence[Convention]) -> Iterator[Design]:
     for tokens in TOKENS if SUBJECTS[h.rule].has_tokens else TOKENS[:1]:
         for span in spans:
             yield Design(tokens, 3, d_out, h.window, span, ())
-            if scales:
-                yield Design(tokens, 3, d_out, h.window, span, scales)
+            if scales or lengths:
+                yield Design(tokens, 3, d_out, h.window, span, scales, lengths)
 
 
 def _needs_span(conventions: Sequence[Convention]) -> bool:
@@ -168,6 +172,15 @@ def _scales(conventions: Sequence[Convention]) -> tuple[float, ...]:
     return tuple(size * factor for size in sizes for factor in (20.0, 1.0, 0.05))
 
 
+def _lengths(conventions: Sequence[Convention]) -> tuple[float, ...]:
+    """Lengths of keys at which different norm_eps and norm_guard show: at every eps and its root."""
+    normed = [each for each in conventions if (each.k_norm, each.q_norm) != ("none", "none")]
+    if len({(each.norm_eps, each.norm_guard) for each in normed}) < 2:
+        return ()
+    sizes = {each.norm_eps for each in normed}
+    return tuple(sorted({*sizes, *(math.sqrt(size) for size in sizes)}, reverse=True))
+
+
 def _trial(
     case: Case, conventions: Sequence[Convention], design: Design, seed: int, dtype: str
 ) -> Case | None:
@@ -179,6 +192,7 @@ def _trial(
         try:
             trial = new(request, name="deciding case")
             trial = _scaled(trial, design) if design.scales else trial
+            trial = _shortened(trial, design, convention) if design.lengths else trial
         except (CaseError, ValueError):
             continue
         facts = lattice.facts(trial)
@@ -196,7 +210,7 @@ def _request(case: Case, convention: Convention, design: Design, seed: int, dtyp
         tokens=design.tokens,
         d_in=design.d_in,
         d_out=design.d_out,
-        heads=1 + len(design.scales),
+        heads=1 + len(design.scales) + len(design.lengths),
         window=design.window,
         span=design.span,
         seed=seed,
@@ -233,7 +247,8 @@ def _scaled(case: Case, design: Design) -> Case:
     From such a start every further write multiplies rounding by the slope of Newton-Schulz at 0,
     until nothing is left of it.
     """
-    sizes = np.array([1.0, *design.scales])
+    sizes = np.array([1.0, *design.scales, *(1.0 for _ in design.lengths)])
+    small = slice(1, 1 + len(design.scales))
     inputs, subject = dict(case.inputs), SUBJECTS[case.header.rule]
     if not subject.has_tokens:
         inputs[subject.argument] = _times(inputs[subject.argument], sizes, 0)
@@ -244,13 +259,24 @@ def _scaled(case: Case, design: Design) -> Case:
     for name in ("in/momentum", "in/step_size", "in/step_size_memory"):
         if name in inputs:
             gate = np.array(inputs[name])
-            gate[1:, 1:] = 0.0
+            gate[small, 1:] = 0.0
             inputs[name] = gate
     for name in ("in/M0", "in/S0"):
         if name in inputs:
             inputs[name] = _times(
                 inputs[name], (sizes == 1.0).astype(float), 1 if case.header.level == "token" else 0
             )
+    return make(case.header.plain(), inputs, name=case.name)
+
+
+def _shortened(case: Case, design: Design, convention: Convention) -> Case:
+    """A case whose last heads have tiny keys and queries, where these are normed."""
+    sizes = np.array([1.0, *(1.0 for _ in design.scales), *design.lengths])
+    token, inputs = case.header.level == "token", dict(case.inputs)
+    kinds = {"k": convention.k_norm, "q": convention.q_norm}
+    for name in (name for name, kind in kinds.items() if kind != "none"):
+        held = f"in/param/W_{name.upper()}" if token else f"in/{name}"
+        inputs[held] = _times(inputs[held], sizes, 0)
     return make(case.header.plain(), inputs, name=case.name)
 
 

@@ -261,7 +261,7 @@ def _read(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
 
 
 def _k_norm(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    """Keys of that length already, which the norm moves by its 1e-6 under the root alone."""
+    """Keys of that length already, which the norm moves by its eps alone."""
     if n.prepared is None or "none" not in (a, b):
         return None
     k = np.asarray(n.prepared.k(n.convention))
@@ -272,6 +272,10 @@ def _k_norm(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
         if np.all(np.abs(length - 1.0) < 1e-5)
         else None
     )
+
+
+def _norm_eps(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return "CONV-24", "no key or query that is normed is short enough for the eps to show"
 
 
 def _query(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
@@ -313,6 +317,8 @@ TESTS: dict[str, Test] = {
     "query_scale": _query,
     "q_norm": _query,
     "k_norm": _k_norm,
+    "norm_eps": _norm_eps,
+    "norm_guard": _norm_eps,
     PREFIX + "argument": _argument,
     PREFIX + "coefficients": _coefficients,
     PREFIX + "steps": _coefficients,

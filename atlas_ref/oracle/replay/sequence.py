@@ -19,7 +19,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory import GATE_NAMES, initial_state, sequence_of
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
-from atlas_ref.parts.norms import normalised
+from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY, Rule, rule_of
 from atlas_ref.rules import sequence as rule_sequence
 from atlas_ref.types import Array
@@ -164,7 +164,7 @@ def _project(
         )
     convention = config.convention
     gate_keys = (
-        normalised(fields["k"], convention.k_norm)
+        keys_normalised(fields["k"], convention.k_norm, convention)
         if convention.norm_place == "before_phi"
         else fields["k"]
     )

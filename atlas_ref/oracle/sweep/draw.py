@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep import deep_draw
-from atlas_ref.oracle.sweep.deep_draw import one
+from atlas_ref.oracle.sweep.deep_draw import LATER, one
 from atlas_ref.rules import FAMILY, names_with
 
 Choices = Mapping[str, Sequence[Any]]
@@ -236,9 +236,10 @@ def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
 
 def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     """A preset, or `spec`, with up to three axes changed."""
-    preset = one(draw, tuple(PRESETS)) if draw.uniform() < 0.5 else "spec"
+    presets = [preset for preset in PRESETS if preset not in LATER]
+    preset = one(draw, presets) if draw.uniform() < 0.5 else "spec"
     changes: dict[str, Any] = {}
-    axes = [axis for axis in Convention.model_fields if axis != "newton_schulz"]
+    axes = [axis for axis in Convention.model_fields if axis not in ("newton_schulz", *LATER)]
     for _ in range(int(draw.integers(4))):
         axis = str(one(draw, axes))
         changes[axis] = one(draw, axis_choices(axis))

@@ -22,12 +22,14 @@ from atlas_ref.vectors.mutants.mistake import WAY, Results
 #: What stands before the name of a mistake, since other rules have mistakes of the same name.
 AHEAD = "deep: "
 
-#: Settings that bfloat16 lets pass under some target: those of a guard, the other form of gelu, and
-#: decays near 1.
+#: Settings that bfloat16 lets pass under some target: those of a guard, an eps, the other form of gelu,
+#: and decays near 1.
 FINE = (
     "newton_schulz.eps",
     "newton_schulz.guard",
     "parameters.memory.norm_eps",
+    "norm_eps",
+    "norm_guard",
     "parameters.memory.activation=gelu_tanh",
     "parameters.window_weights={'kind': 'decay', 'base': 0.9",
 )

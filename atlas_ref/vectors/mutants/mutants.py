@@ -35,6 +35,9 @@ from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.
 SPAN = 3
 
+#: Axes whose other values are no mutants: bfloat16 lets them pass (VEC-16).
+FINE = ("norm_eps", "norm_guard")
+
 #: Results that are lost where a call is cut: name -> results, the mistake in words.
 LOST: dict[str, tuple[tuple[str, ...], str]] = {
     "momentum lost at a cut": (("out/S",), "a second call starts with a momentum of zero"),
@@ -122,7 +125,9 @@ def conventions(case: Case) -> dict[str, lattice.Point]:
     """Conventions one change away that a case can tell from its own, by their change."""
     of, own = lattice.facts(case), lattice.point(case.convention)
     folded, points = lattice.folded(of, own), {}
-    for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
+    tried = lattice.tried(case.convention, case.header.rule)
+    axes = {axis: values for axis, values in tried.items() if axis not in FINE}
+    for point in lattice.around(own, axes, 1):
         if (
             lattice.folded(of, point) != folded
             and lattice.refusal(of, lattice.convention(point)) is None

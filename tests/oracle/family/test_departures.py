@@ -33,14 +33,10 @@ def case_of(rule, convention=None, **request):
             | {"convention": base | (convention or {}) or "spec"}
         )
     )
-    inputs = dict(made.inputs)
-    if "norm" in str(convention):
-        inputs |= {name: 0.01 * inputs[name] for name in ("in/k", "in/q")}
-    return atlas_ref.make(made.header.plain(), inputs)
+    return atlas_ref.make(made.header.plain(), made.inputs)
 
 
 SPANS = {"span": 3, "convention": {"reference": "chunk_start"}}
-L2 = {"convention": {"k_norm": "l2", "q_norm": "l2"}}
 ROWS = {"per_dimension_gates": True}
 
 #: Rule, request, program, feature and words of the departure that it is.
@@ -85,15 +81,6 @@ DEPARTURES = [
     ("delta", ROWS | {"convention": {"gate": "forget"}}, "LateDecay", "", "the decay came after"),
     ("delta", {"convention": {"rate": "both"}}, "LateDecay", "", "the decay came after"),
     ("hebbian", ROWS, "LateDecay", "", "the decay came after the write, r (M - b U)"),
-    ("delta", L2, "Clamped", "", "norms were x / max(n, 1e-12), as F.normalize clamps it"),
-    ("titans_lmm", L2, "Added", "", "norms were x / (n + 1e-05)"),
-    (
-        "omega",
-        {"convention": {"k_norm": "rms", "q_norm": "none"}},
-        "OtherEps",
-        "",
-        "norms were x / sqrt(n^2 + 1e-05)",
-    ),
 ]
 
 

@@ -96,3 +96,15 @@ def test_settings_that_are_one_function_have_no_deciding_case():
         newton_schulz=convention.newton_schulz_settings.replaced(transpose="never")
     )
     assert deciding_case(case, [convention, turned]) is None
+
+
+@pytest.mark.clause("IDENT-8", "CONV-24")
+def test_a_deciding_case_has_short_keys_where_the_eps_of_norms_is_open():
+    case = made("titans_lmm", convention="nl-hecate")
+    answer = identify(case, results(case, "nl-hecate-clamp", "out/y"), depth=1)
+    assert answer.verdict == "UNDECIDABLE"
+    assert {"norm_eps", "norm_guard"} <= answer.undecided.keys()
+    found = deciding_case(case, answer.fits)
+    again = identify(found, results(found, "nl-hecate-clamp", "out/y"), depth=1)
+    assert again.verdict == "MATCH"
+    assert same_point(found, again.match.convention, "nl-hecate-clamp")

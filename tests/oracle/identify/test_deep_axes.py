@@ -75,6 +75,11 @@ PLAIN: dict[str, Any] = {
     "parameters": {"memory": {"kind": "mlp", "expansion": 1.0}},
 }
 
+#: Keys and queries that are normed, with an eps that shows.
+NORMED: dict[str, Any] = PLAIN | {
+    "convention": {"newton_schulz": "none", "k_norm": "l2", "q_norm": "rms", "norm_eps": 0.001}
+}
+
 #: Axis of the design -> the case, the setting, and its other values.
 AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "memory_mlp": (POLYNOMIAL, "parameters.memory.gated", (False,)),
@@ -98,6 +103,8 @@ AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
         "parameters.outer_gradient",
         ("first_order", "straight_through", "none"),
     ),
+    "eps of norms": (NORMED, "norm_eps", (1e-6, 1e-4)),
+    "guard of norms": (NORMED, "norm_guard", ("add", "clamp")),
     "rate": (PLAIN, "rate", ("momentum", "both")),
     "eta": (POLYNOMIAL, "parameters.adaptive", (True,)),
     "clip": (POLYNOMIAL, "parameters.clip", ("hard", "soft")),

@@ -8,7 +8,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.identify import further
 from atlas_ref.oracle.identify.identify import identify
-from tests.oracle.family.test_departures import DEPARTURES, L2, case_of
+from tests.oracle.family.test_departures import DEPARTURES, case_of
 from tests.support import departing
 from tests.support.identified import made, results, same_point
 
@@ -46,18 +46,17 @@ def test_a_gate_per_key_channel_is_named():
 
 @pytest.mark.clause("IDENT-14", "IDENT-15")
 def test_departures_are_tried_under_the_nearest_conventions_too():
-    """A kernel that clamps its norms, on a case that states no norm."""
-    case = case_of("delta", **L2)
-    mine = departing.results(case, departing.Clamped, "float64")
+    """A kernel that reads before its write and decays late, on a case that reads after it."""
+    case = case_of("hebbian", convention={"read": "before"})
+    mine = departing.results(case, departing.LateDecay, "float64")
     asked = case.replaced(
-        header=case.header.replaced(convention="spec"), convention=resolve("spec", rule="delta")
+        header=case.header.replaced(convention="spec"), convention=resolve("spec", rule="hebbian")
     )
     answer = identify(asked, {"out/y": mine["out/y"]})
     assert answer.verdict == "NO MATCH"
-    assert answer.departures[0].words.startswith("norms were x / max(n, 1e-12)")
+    assert answer.departures[0].words.startswith("the decay came after the write")
     assert not answer.departures[0].own
-    under = resolve(answer.departures[0].convention, rule="delta")
-    assert (under.k_norm, under.q_norm) == ("l2", "l2")
+    assert resolve(answer.departures[0].convention, rule="hebbian").read == "before"
 
 
 @pytest.mark.clause("IDENT-14")

@@ -2,6 +2,7 @@
 refusals.
 """
 
+import math
 import time
 
 import ml_dtypes
@@ -20,14 +21,22 @@ from tests.support.identified import BARE, altered, made, results, same_point, w
 TITANS = made("titans_lmm", d_in=3, d_out=3)
 
 
+def short_key(case, length):
+    """The case with one key of about this length, on which an eps of norms shows."""
+    k = np.array(case.inputs["in/k"])
+    k[..., 2, :] *= length
+    return case.replaced(inputs={**case.inputs, "in/k": k})
+
+
 @pytest.mark.clause("IDENT-1", "IDENT-7")
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "fla-momentum-delta"])
 def test_every_preset_is_named_from_another_case(preset):
-    answer = identify(TITANS, results(TITANS, preset), depth=1)
+    case = short_key(TITANS, 1e-9) if preset == "nl-hecate-clamp" else TITANS
+    answer = identify(case, results(case, preset), depth=1)
     assert answer.verdict == "MATCH"
-    assert same_point(TITANS, answer.match.convention, preset)
-    assert same_point(TITANS, answer.preset, preset)
-    assert answer.own == same_point(TITANS, "spec", preset)
+    assert same_point(case, answer.match.convention, preset)
+    assert same_point(case, answer.preset, preset)
+    assert answer.own == same_point(case, "spec", preset)
     assert answer.match.ratio < 1.0 < answer.runner_up.distance / answer.match.distance
 
 
@@ -583,3 +592,22 @@ def test_what_independent_implementations_recorded_is_their_own_convention(name)
     unit_keys = [twin.reason for twin in answer.twins if set(twin.changes) == {"k_norm"}]
     assert all(words.startswith("CONV-24: every key has that norm already") for words in unit_keys)
     assert bool(unit_keys) == name.startswith("fla")
+
+
+@pytest.mark.clause("IDENT-2", "IDENT-6", "CONV-24")
+@pytest.mark.parametrize("guard", ["root", "add", "clamp"])
+@pytest.mark.parametrize("eps", [1e-8, 1e-4])
+def test_another_eps_of_norms_is_found_and_what_hides_it_is_said(eps, guard):
+    case = made("delta", convention={"k_norm": "l2", "q_norm": "l2"})
+    planted = {"k_norm": "l2", "q_norm": "l2", "norm_eps": eps, "norm_guard": guard}
+    at = math.sqrt(eps) if guard == "root" else eps
+    short = short_key(case, at)
+    found = identify(short, results(short, planted))
+    assert (found.verdict, found.own) == ("MATCH", False)
+    assert same_point(short, found.match.convention, planted)
+    hidden = identify(case, results(case, {**planted, "norm_eps": 1e-12, "norm_guard": "clamp"}))
+    assert hidden.verdict == "UNDECIDABLE"
+    assert {"norm_eps", "norm_guard"} <= hidden.undecided.keys()
+    reasons = [each.reason for each in hidden.twins if each.changes.keys() <= {"norm_eps"}]
+    assert reasons
+    assert all(words.startswith("CONV-24: no key or query") for words in reasons)

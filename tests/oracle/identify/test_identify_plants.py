@@ -21,12 +21,15 @@ def separating(rule, seed=3):
     """A case that separates the settings.
 
     Eight tokens, square matrices that are neither zero nor symmetric, both rates, a map for the
-    place of norms.
+    place of norms, and two heads with keys and queries from 1 down to 1e-15 for their eps.
     """
-    sizes = {"span": 3, "d_in": 3, "d_out": 3, "heads": 2, "seed": seed}
+    sizes = {"span": 3, "d_in": 3, "d_out": 3, "heads": 3, "seed": seed}
     omega = {"window": 3, "feature_map": {"kind": "elu"}} if rule == "omega" else {}
     split = {} if rule == "hebbian" else {"rate": "split"}
-    return new(Request(rule=rule, convention=(base(rule) | split) or "spec", **sizes, **omega))
+    made = new(Request(rule=rule, convention=(base(rule) | split) or "spec", **sizes, **omega))
+    lengths = 10.0 ** -np.array([np.zeros(8), np.arange(0, 16, 2), np.arange(1, 17, 2)])
+    inputs = {f"in/{name}": made.inputs[f"in/{name}"] * lengths[..., None] for name in "kq"}
+    return made.replaced(inputs={**made.inputs, **inputs})
 
 
 CASES = {rule: separating(rule) for rule in RULES}

@@ -183,6 +183,8 @@ SETTINGS = [
     ("query_scale", "1/sqrt(d_in)", "phi_q", {}),
     ("q_norm", "l2", "phi_q", {}),
     ("k_norm", "rms", "phi_k", {}),
+    ("norm_eps", 1e-06, "phi_k", {"convention": {"k_norm": "l2", "norm_eps": 1}}),
+    ("norm_guard", "add", "phi_k", {"convention": {"k_norm": "l2", "norm_eps": 0.5}}),
     ("newton_schulz.coefficients", "cubic", "X1", {}),
     ("newton_schulz.scale", "sqrt", "U", {"d_out": 5}),
     ("newton_schulz.scale", "norm", "U", {}),

@@ -138,6 +138,10 @@ def _has_norms(at: Seen) -> bool:
     return any(name.endswith(("gain", "bias")) for name in at.s.names)
 
 
+def _norms_keys(at: Seen) -> bool:
+    return (at.s.c.q_norm, at.s.c.k_norm) != ("none", "none")
+
+
 def _has_vectors(at: Seen) -> bool:
     return any(rank(name) < 2 for name in at.s.names)
 
@@ -179,6 +183,8 @@ AXES: tuple[Axis, ...] = (
     _convention("query_scale", _some(1.0, "1/sqrt(d_in)")),
     _convention("q_norm"),
     _convention("k_norm"),
+    _convention("norm_eps", _where(_norms_keys, *(each for each in EPS if each >= 1e-15))),
+    _convention("norm_guard", _where(_norms_keys, "root", "add", "clamp")),
     Axis(
         "newton_schulz",
         _newton_schulz,
