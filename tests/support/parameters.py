@@ -59,6 +59,14 @@ def explore(factor: int, seed: int) -> None:
     core.global_force_seed = seed
 
 
+def end_at_first_failure() -> None:
+    """Let a property fail with its first failing example, which it does not simplify."""
+    from hypothesis import Phase
+
+    first = {"phases": (Phase.explicit, Phase.generate), "report_multiple_bugs": False}
+    _change_settings(lambda changes: changes.update(first))
+
+
 def _change_settings(change: Callable[[dict[str, Any]], None]) -> None:
     """Change the arguments of every settings object of Hypothesis that is made from here on."""
     import hypothesis  # a third of a second, which few runs need
