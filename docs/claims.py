@@ -52,10 +52,10 @@ def stream(noise: float, drift: float) -> Stream:
     random = np.random.default_rng(1)
     k = random.standard_normal((STREAMS, TOKENS, WIDTH))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    square, scale = (STREAMS, WIDTH, WIDTH), 1.0 / np.sqrt(WIDTH)
-    W, clean = scale * random.standard_normal(square), np.empty_like(k)
+    shape, scale = (STREAMS, WIDTH, WIDTH), 1.0 / np.sqrt(WIDTH)
+    W, clean = scale * random.standard_normal(shape), np.empty_like(k)
     for t in range(TOKENS):
-        W = np.sqrt(1.0 - drift**2) * W + drift * scale * random.standard_normal(square)
+        W = np.sqrt(1.0 - drift**2) * W + drift * scale * random.standard_normal(shape)
         clean[:, t] = (W @ k[:, t, :, None])[..., 0]
     return Stream(k, clean + noise * scale * random.standard_normal(k.shape), clean)
 
@@ -73,6 +73,11 @@ def measured(rule: Rule, config: Any, gates: dict[str, float], given: Stream) ->
     return Measured(errors, float(np.mean((after.M - state.M) ** 2)))
 
 
+def square(convention: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Settings of a memory of WIDTH by WIDTH."""
+    return {"d_in": WIDTH, "d_out": WIDTH, "convention": {"gate": "retain", **convention}, **more}
+
+
 def tokens_of(tokens: Tokens, of: slice) -> Tokens:
     """Some tokens of a sequence whose arrays all have (N, T, ...)."""
     arrays = {name: each for name, each in tokens.__dict__.items() if each is not None}
@@ -82,9 +87,7 @@ def tokens_of(tokens: Tokens, of: slice) -> Tokens:
 @functools.cache
 def of_window(c: int, condition: str, step: float) -> Measured:
     """Omega without momentum and Newton-Schulz, weights 1/c."""
-    config = omega.Config(
-        d_in=WIDTH, d_out=WIDTH, window=c, convention={"newton_schulz": "none", "gate": "retain"}
-    )
+    config = omega.Config(**square({"newton_schulz": "none"}, window=c))
     gates = {"retain": 1.0, "step_size": step}
     return measured(omega.RULE, config, gates, stream(*CONDITIONS[condition]))
 
@@ -94,13 +97,12 @@ def of_momentum(momentum: float, condition: str, step: float) -> Measured:
     """Titans with step_size step (1 - momentum), so that all of a gradient's steps sum to `step`; Delta
     for momentum 0.
     """
-    own = {"d_in": WIDTH, "d_out": WIDTH, "convention": {"gate": "retain"}}
     given = stream(*CONDITIONS[condition])
     if momentum == 0.0:
         gates = {"retain": 1.0, "step_size": step}
-        return measured(delta.RULE, delta.Config(**own), gates, given)
+        return measured(delta.RULE, delta.Config(**square({})), gates, given)
     gates = {"retain": 1.0, "momentum": momentum, "step_size": step * (1.0 - momentum)}
-    return measured(titans_lmm.RULE, titans_lmm.Config(**own), gates, given)
+    return measured(titans_lmm.RULE, titans_lmm.Config(**square({})), gates, given)
 
 
 def noise_of_windows(trace: Trace, page: str) -> str:
@@ -139,7 +141,7 @@ def stored(keys: Any) -> float:
     """The largest error of a recall after the Delta rule wrote pairs with these keys once, step 1."""
     n = len(keys)
     values = np.random.default_rng(3).standard_normal((n, WIDTH))
-    config = delta.Config(d_in=WIDTH, d_out=WIDTH, convention={"gate": "retain"})
+    config = delta.Config(**square({}))
     tokens = Tokens(k=keys, v=values, q=keys, retain=np.ones(n), step_size=np.ones(n))
     state, _ = sequence.run(delta.RULE, config, tokens, delta.start(config))
     return float(np.max(np.linalg.norm(keys @ state.M.T - values, axis=-1)))
