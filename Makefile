@@ -50,8 +50,11 @@ lowest:  ## rules, oracle and what they stand on, with the lowest versions that 
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	build/lowest/bin/python -m pytest -q -n auto tests/tape tests/parts tests/rules tests/oracle
 
-slow: $(VENV)/.test  ## the longer proofs
+# Examples of a property, in those of make test. The first lines say the seed; EXPLORED=--hypothesis-seed=7 draws those of 7.
+EXPLORE ?= 5
+slow: $(VENV)/.test  ## the longer proofs, and other examples of every property
 	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto -m "hypothesis and not slow" --explore $(EXPLORE) $(EXPLORED)
 
 # What computes, tested where the backend can be chosen.
 COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels tests/layers tests/optim \

@@ -23,7 +23,7 @@ from atlas_ref.conventions import (
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import RULES
-from docs import links, run_tables
+from docs import bibliography, claims, links, run_tables
 from docs.cells import table
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
@@ -342,6 +342,8 @@ TABLES: dict[str, Callable[[Trace, str], str]] = {
         errata,
         mutants,
         clauses,
+        *bibliography.TABLES,
+        *claims.TABLES,
         *run_tables.TABLES,
     )
 }

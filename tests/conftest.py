@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import zlib
 from collections import defaultdict
 from typing import Any
 
 import pytest
 
-from tests.support.parameters import few, fewer_examples, function_of
+from tests.support.parameters import explore, few, fewer_examples, function_of
 
 TABLES = ("reductions", "mutants")
 ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
@@ -34,12 +35,30 @@ def pytest_addoption(parser: Any) -> None:
         help="run at most N parameters of a test function, spread evenly over all of them, and "
         "at most 2 N examples of a property",
     )
+    parser.addoption(
+        "--explore",
+        type=int,
+        metavar="N",
+        help="draw N times as many examples of every property, those of --hypothesis-seed; without "
+        "it of a new seed, which the first lines say",
+    )
 
 
 def pytest_configure(config: Any) -> None:
     count = config.getoption("--parameters")
     if count is not None:
         fewer_examples(2 * count)
+    factor = config.getoption("--explore")
+    if factor is not None:
+        if config.option.hypothesis_seed is None:  # workers of pytest-xdist are told
+            config.option.hypothesis_seed = secrets.randbelow(2**32)
+        explore(factor, int(config.option.hypothesis_seed))
+
+
+def pytest_report_header(config: Any) -> str | None:
+    if config.getoption("--explore") is None:
+        return None
+    return f"properties explored with --hypothesis-seed={config.option.hypothesis_seed}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves the slow ones out
@@ -134,7 +153,8 @@ def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
         {each["id"]: each["place"] for each in records}.items(), key=lambda row: int(row[1])
     )
     for name, _ in rows:
-        row = next((each for each in records if each["id"] == name and "statement" in each), None)
+        own = [each for each in records if each["id"] == name and "statement" in each]
+        row = max(own, key=lambda each: float(each["agrees"]), default=None)
         twins = sorted(
             (each for each in records if each["id"] == name and "broken" in each),
             key=lambda each: float(each["differs"]),
@@ -148,7 +168,8 @@ def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
             if every_twin
         ]
     if lines:
-        holding, twins = (sum(key in each for each in records) for key in ("statement", "broken"))
+        holding = len({each["id"] for each in records if "statement" in each})
+        twins = sum("broken" in each for each in records)
         lines.append(f"{holding} rows hold, {twins} twins with one condition broken differ")
     return lines
 

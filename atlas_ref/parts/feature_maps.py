@@ -3,7 +3,7 @@
 The same map with the same parameters acts on keys and queries. Each kind is one settings model and
 one function. Specified in specs/feature_maps.md.
 
-Kernels, bounds, capacity, special cases, cost and pullbacks: PHI-11 to PHI-16.
+Kernels, bounds, capacity, special cases, cost, pullbacks, stable steps: PHI-11 to PHI-17.
 """
 
 from __future__ import annotations

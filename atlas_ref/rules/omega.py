@@ -9,8 +9,8 @@
 
 Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
 
-Its guarantees, cost, special cases and backward: OMEGA-14 to OMEGA-26. Settings that make it the
-same function: CONV-39 to CONV-62.
+Its guarantees, cost, special cases and backward: OMEGA-14 to OMEGA-26; its noise: OMEGA-31. Settings
+that make it the same function: CONV-39 to CONV-62.
 """
 
 from __future__ import annotations

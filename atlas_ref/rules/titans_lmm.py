@@ -8,7 +8,7 @@
 Specified in specs/titans_lmm.md. Source: Titans (2501.00663) Eqs 13-15, whose S has the opposite
 sign (momentum_sign minus) and whose gate says what is forgotten (gate forget).
 
-Its guarantees, cost, special cases and backward: TITANS-8 to TITANS-15.
+Its guarantees, cost, special cases and backward: TITANS-8 to TITANS-15; its noise: TITANS-17.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import omega, sequence
 from tape import check, ops, vjp
 from tests.support.close import ANALYTIC, EXACT, assert_close, relative_error, reordered
+from tests.support.conditioning import amplification, together
 from tests.support.strategies import AXES, NEWTON_SCHULZ, repeatable
 
 #: As in tests/rules/test_literal.py: what a rule amplifies, and Newton-Schulz in small singular
@@ -172,8 +173,14 @@ def test_a_start_over_earlier_keys_has_the_results_and_gradients_of_its_monomial
     g = draw.standard_normal(y.shape)
     got, reference = pulled(g)[0], pulled_features(g)[0]
     size = max(float(np.linalg.norm(value)) for value in reference.values())
-    for name, value in reference.items():
-        assert np.linalg.norm(got[name] - value) <= bound.bound * size, name
+    worst = max(float(np.linalg.norm(got[n] - value)) for n, value in reference.items()) / size
+    if worst > bound.bound:  # steep Newton-Schulz, written back token by token
+
+        def gradients(p: Any) -> Any:
+            return [together(vjp(lambda p: by_features(**p), p)[1](g)[0].values())]
+
+        bound = reordered(6, amplification=amplification(gradients, p))
+        assert worst <= bound.bound, {n: got[n] - value for n, value in reference.items()}
 
 
 def features(keys: Any) -> Any:

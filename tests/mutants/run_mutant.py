@@ -69,6 +69,11 @@ class Server:
         self.requests = requests
         self.answers = answers
 
+    def pytest_configure(self) -> None:
+        from tests.support.parameters import end_at_first_failure
+
+        end_at_first_failure()
+
     def pytest_runtestloop(self, session: Any) -> bool:
         assert session.testsfailed == 0, "the named tests are not collected"
         for name, tests in self.requests:

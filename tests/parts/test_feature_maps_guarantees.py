@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.feature_maps import FeatureMap
+from atlas_ref.rules import omega, sequence
+from atlas_ref.rules.sequence import Tokens
 from tape.core import recording
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 from tests.truth import features
@@ -139,6 +141,54 @@ def test_random_fourier_features_are_bounded_and_elu_is_positive() -> None:
 def test_the_other_maps_are_unbounded(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 4), np.abs(gaussian(4))
     assert np.linalg.norm(apply(settings, p, 1e6 * x)) > 1e4 * np.linalg.norm(apply(settings, p, x))
+
+
+def apart(p: dict[str, Any], keys: Any, retain: float, step: float, weights: Any) -> float:
+    """The largest factor by which the last of some tokens moves two memories apart.
+
+    The tokens before it only enter the window.
+    """
+    c, T = len(weights), len(keys)
+    config = omega.Config(
+        d_in=keys.shape[1],
+        d_out=1,
+        window=c,
+        features=len(p["b"]),
+        feature_map={"kind": "random_fourier"},
+        convention={"newton_schulz": "none", "gate": "retain"},
+    )
+    tokens = Tokens(
+        k=keys,
+        v=np.zeros((T, 1)),
+        q=keys,
+        retain=np.full(T, retain),
+        step_size=np.full(T, step),
+        window_weights=np.tile(weights, (T, 1)),
+        active=np.arange(T) == T - 1,
+    )
+    rows = []
+    for row in np.eye(len(p["b"])):  # the step is linear where values are 0
+        start = omega.start(config, M=row[None])
+        rows.append(sequence.run(omega.RULE, config, tokens, start, phi=p)[0].M[0])
+    return float(np.linalg.norm(np.array(rows), 2))
+
+
+@pytest.mark.clause("PHI-17")
+@pytest.mark.parametrize("retain", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("weights", [[1.0], [1 / 3] * 3, [0.8, 0.6]])
+def test_the_stated_step_of_random_fourier_features_amplifies_at_no_key(
+    retain: float, weights: list[float]
+) -> None:
+    most = (1 + retain) / 2 / sum(weights)
+    aligned = {"W": np.zeros((5, 4)), "b": np.zeros(5)}  # all features are those of |phi|^2 = 2
+    keys = gaussian(len(weights), 4)
+    for step in (most, 0.5 / sum(weights)):
+        assert apart(aligned, keys, retain, step, weights) <= 1 + 1e-12
+        for seed in range(5):
+            p = features.tensors({"kind": "random_fourier"}, 4, seed=seed, features=5)
+            for size in (0.0, 1.0, 1e3):
+                assert apart(p, size * keys, retain, step, weights) <= 1 + 1e-12
+    assert apart(aligned, keys, retain, 1.05 * most, weights) > 1.01
 
 
 # -- capacity --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def same(x: Any) -> Any:
 
 
 def negated(x: Any) -> Any:
-    return -x
+    return 0.0 - x  # 0 keeps its sign, which a comparison of bits sees
 
 
 def without(*names: str) -> Map:
@@ -312,6 +312,9 @@ class Row:
             tried.
         S: what of the right side's S equals the left's; None where the row says nothing about it.
         exact: whether the two agree bit by bit.
+        fixes_window: whether the row holds for its own window alone.
+        breaks: values of axes that the row says nothing of, under which the sides differ where both
+            take them; under all other values the row holds too.
     """
 
     id: str
@@ -331,9 +334,16 @@ class Row:
     masks: bool = True
     S: Callable[[Any], Any] | None = same
     exact: bool = False
+    fixes_window: bool = False
+    breaks: tuple[dict[str, tuple[Any, ...]], ...] = ()
 
     def twin(self, broken: str) -> Row:
         return replace(self, twins={}, exact=False, **self.twins[broken])
+
+    @property
+    def window_is_free(self) -> bool:
+        """Whether the row holds for any window; one of other rules than Omega has none."""
+        return not self.fixes_window and "omega" in (self.left.rule, self.right.rule)
 
 
 @dataclass(frozen=True)
@@ -389,6 +399,16 @@ _LEFT_BREAKS = {
     "another read": {"left": _TITANS.but(read="before")},
 }
 
+_OF_HEBBIAN: tuple[dict[str, tuple[Any, ...]], ...] = (
+    {"rate": ("split",)},  # the second step size is not 1
+    {"gradient_scale": (2, "2/d_out", 0.7)},
+    {"direction": ("ascent",)},
+    {"value_sign": ("plus",)},
+)
+_MOMENTUM_FIRST: tuple[dict[str, tuple[Any, ...]], ...] = ({"order": ("momentum_then_window",)},)
+#: A read of the span's start shows spans that the reference alone would hide.
+_READS_SPANS: tuple[dict[str, tuple[Any, ...]], ...] = ({"read": ("chunk_start",)},)
+
 RULES: list[Row] = [
     Row(
         "omega-titans",
@@ -401,6 +421,7 @@ RULES: list[Row] = [
         right=titans(),
         given=ONE,
         twins=_LEFT_BREAKS,
+        fixes_window=True,
     ),
     Row(
         "omega-titans-per-dimension",
@@ -422,6 +443,7 @@ RULES: list[Row] = [
                 "right": titans(put(step_size=lambda x: x["step_size"][..., 0]))
             }
         },
+        fixes_window=True,
     ),
     Row(
         "omega-titans-other-axes",
@@ -454,6 +476,7 @@ RULES: list[Row] = [
                 "k_norm",
             )
         },
+        fixes_window=True,
     ),
     Row(
         "omega-titans-paper",
@@ -474,6 +497,7 @@ RULES: list[Row] = [
             },
             "s = 1": {"left": omega()},
         },
+        fixes_window=True,
     ),
     Row(
         "omega-titans-token",
@@ -486,6 +510,8 @@ RULES: list[Row] = [
         right=titans(minus("param/W_retain", "param/b_retain"), header={"level": "token"}),
         level="token",
         twins={"the same (W, b)": {"right": titans(header={"level": "token"})}},
+        fixes_window=True,
+        breaks=({"gate": ("retain", "forget")},),
     ),
     Row(
         "omega-delta",
@@ -500,6 +526,7 @@ RULES: list[Row] = [
             "a weight of 1/2": {"given": both(STILL, put(window_weights=0.5))},
             "Newton-Schulz": {"left": omega(newton_schulz={}, rate="momentum")},
         },
+        fixes_window=True,
     ),
     *[
         Row(
@@ -568,6 +595,8 @@ RULES: list[Row] = [
             "gradient scale 2": {"left": omega(reference="zero", gradient_scale=2.0)},
             "value_sign plus": {"left": omega(reference="zero", value_sign="plus")},
         },
+        fixes_window=True,
+        breaks=_OF_HEBBIAN,
     ),
     Row(
         "titans-hebbian",
@@ -580,6 +609,7 @@ RULES: list[Row] = [
             "running reference": {"left": titans()},
             "momentum 0.3": {"given": both(ZERO_S, put(step_size=1.0, momentum=0.3))},
         },
+        breaks=_OF_HEBBIAN,
     ),
     Row(
         "delta-hebbian",
@@ -591,6 +621,7 @@ RULES: list[Row] = [
             "running reference": {"left": delta(rate="none")},
             "a step size": {"left": delta(reference="zero")},
         },
+        breaks=_OF_HEBBIAN[1:],
     ),
     Row(
         "omeganet",
@@ -719,6 +750,7 @@ RULES: list[Row] = [
             "weights 1": {"given": put(window_weights=1.0)},
             "1/c of the tokens so far": {"left": omega(window_edge="renormalise")},
         },
+        fixes_window=True,
     ),
     Row(
         "window-gate",
@@ -738,6 +770,7 @@ RULES: list[Row] = [
                 )
             }
         },
+        breaks=({"window_edge": ("renormalise",)},),
     ),
     Row(
         "token-projected",
@@ -758,6 +791,7 @@ RULES: list[Row] = [
             },
             "forget": {"right": omega(projected, newton_schulz={}, gate="forget")},
         },
+        breaks=({"k_norm": ("l2", "rms")},),
     ),
     *[
         Row(
@@ -768,6 +802,7 @@ RULES: list[Row] = [
             right=omega(header={"level": "token", "window_weights": {"kind": right}}),
             level="token",
             window=3,
+            fixes_window=name == "softmax",
             twins={
                 broken: {
                     "left": omega(put(wrong), header={"level": "token", "window_weights": other})
@@ -781,10 +816,10 @@ RULES: list[Row] = [
                 ("WINDOW-5", "WINDOW-3"),
                 {"kind": "softmax"},
                 "uniform",
-                {"param/window_logits": lambda x: np.full((2, 3), 0.7)},
+                {"param/window_logits": lambda x: np.full((x["M0"].shape[-3], 3), 0.7)},
                 "unequal logits",
                 {"kind": "softmax"},
-                {"param/window_logits": lambda x: np.tile([0.7, 0.0, 0.7], (2, 1))},
+                {"param/window_logits": lambda x: np.tile([0.7, 0.0, 0.7], (x["M0"].shape[-3], 1))},
             ),
             (
                 "decay",
@@ -826,7 +861,9 @@ RULES: list[Row] = [
         history=True,
         tokens=1,
         masks=False,
+        breaks=({"reference": ("chunk_start", "call_start"), "window_at_boundary": ("carry",)},),
         twins={"unequal weights": {"given": weights(0.4, 0.4, 0.3)}, "two tokens": {"tokens": 2}},
+        fixes_window=True,
     ),
     Row(
         "inactive",
@@ -849,6 +886,7 @@ RULES: list[Row] = [
             }
             for name in _REST
         },
+        breaks=({"gate": ("forget",)},),
     ),
     Row(
         "momentum-zero",
@@ -857,6 +895,8 @@ RULES: list[Row] = [
         left=omega(put(momentum=0.0)),
         right=omega(STILL),
         window=2,
+        # where the first token is inactive, S_0 is the first momentum in the window of momenta
+        breaks=_MOMENTUM_FIRST,
         twins={
             "0.05": {"left": omega(put(momentum=0.05))},
             "1": {"left": omega(put(momentum=1.0))},
@@ -871,6 +911,7 @@ RULES: list[Row] = [
         given=STILL,
         window=2,
         twins={"momentum": {"given": ZERO_S}},
+        breaks=_MOMENTUM_FIRST,
     ),
 ]
 
@@ -944,6 +985,7 @@ CLASSES: list[Row] = [
         window=3,
         exact=True,
         twins={"0.95": {"given": put(retain=0.95)}},
+        breaks=({"gate": ("forget",)},),
     ),
     Row(
         "decay-zero-reference",
@@ -988,6 +1030,7 @@ CLASSES: list[Row] = [
                 "right": omega(rate="memory", newton_schulz={}),
             },
         },
+        breaks=_MOMENTUM_FIRST,
     ),
     *[
         Row(
@@ -1138,6 +1181,7 @@ CLASSES: list[Row] = [
             },
             "running": {"right": omega(newton_schulz={})},
         },
+        breaks=_READS_SPANS,
     ),
     Row(
         "call-start-zero-history",
@@ -1149,6 +1193,7 @@ CLASSES: list[Row] = [
         window=3,
         history=True,
         twins={"M_0 != 0": {"given": without("window_residual")}},
+        breaks=(*_READS_SPANS, {"window_at_boundary": ("cut",)}),
     ),
     Row(
         "span-one",
@@ -1179,6 +1224,7 @@ CLASSES: list[Row] = [
                 )
             },
         },
+        breaks=(*_READS_SPANS, {"window_at_boundary": ("carry", "cut")}),
     ),
     Row(
         "span-one-single-token",
@@ -1188,6 +1234,8 @@ CLASSES: list[Row] = [
         right=omega(),
         exact=True,
         twins={"two window tokens": {"window": 2}},
+        fixes_window=True,
+        breaks=_READS_SPANS,
     ),
     Row(
         "span-one-momentum-first",
@@ -1210,6 +1258,7 @@ CLASSES: list[Row] = [
                 "right": omega(),
             }
         },
+        breaks=_READS_SPANS,
     ),
     Row(
         "span-covers-call",
@@ -1228,6 +1277,7 @@ CLASSES: list[Row] = [
             },
             "phase 1": {"left": omega(reference="chunk_start", header={"span": 7, "phase": 1})},
         },
+        breaks=({"span_origin": ("multiple",)},),
     ),
     Row(
         "span-covers-call-from-one",
@@ -1278,6 +1328,7 @@ CLASSES: list[Row] = [
             "varying weights": {"given": same},
             "two window tokens": {"window": 2, "given": same},
         },
+        fixes_window=True,
     ),
     Row(
         "order-one-token-no-momentum",
@@ -1287,6 +1338,7 @@ CLASSES: list[Row] = [
         right=omega(),
         given=STILL,
         twins={"momentum": {"given": ZERO_S}, "two window tokens": {"window": 2}},
+        fixes_window=True,
     ),
     Row(
         "order-constant-weight",
@@ -1300,6 +1352,7 @@ CLASSES: list[Row] = [
         given=both(ZERO_S, put(window_weights=0.4)),
         S=None,
         twins={"S_0 != 0": {"given": put(window_weights=0.4)}, "varying weight": {"given": ZERO_S}},
+        fixes_window=True,
     ),
     Row(
         "written-back-no-momentum",
@@ -1370,8 +1423,8 @@ CLASSES: list[Row] = [
         "guard-return",
         "||S|| >= eps: guard return = add",
         ("NS-6", "NS-19"),
-        left=omega(newton_schulz={"guard": "return", "eps": 0.01}),
-        right=omega(newton_schulz={"eps": 0.01}),
+        left=omega(newton_schulz={"guard": "return", "eps": 1e-6}),
+        right=omega(newton_schulz={"eps": 1e-6}),
         window=2,
         exact=True,
         twins={
@@ -1450,6 +1503,7 @@ CLASSES: list[Row] = [
                 "right": omega(newton_schulz=ns(coefficients="cubic", steps=7, eps=1.0)),
             },
         },
+        fixes_window=True,
     ),
     Row(
         "rank-one-muon",
@@ -1468,6 +1522,7 @@ CLASSES: list[Row] = [
                 )
             },
         },
+        fixes_window=True,
     ),
 ]
 
@@ -1534,6 +1589,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
                 "right": omega(weights(1.0, 1.0, 1.0)),
             },
         },
+        fixes_window=True,
     ),
     Row(
         "ns-step-factor",
@@ -1585,6 +1641,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
                 "right": omega(rate="none", order="momentum_then_window", **_NS),
             },
         },
+        breaks=_MOMENTUM_FIRST,
     ),
     Row(
         "ns-rate-constant",
@@ -1650,6 +1707,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
                 if argument != "nesterov"
                 else {}
             ),
+            breaks=_MOMENTUM_FIRST if argument == "S" else (),
         )
         for argument in ("S", "nesterov", "written_back")
     ],
@@ -1753,6 +1811,7 @@ READS_AND_NORMS: list[Row] = [
                 "right": omega(read="before", reference="call_start"),
             },
         },
+        breaks=({"reference": ("chunk_start", "call_start")},),
     ),
     Row(
         "read-one-token",
@@ -1803,6 +1862,7 @@ READS_AND_NORMS: list[Row] = [
                 "right": omega(k_norm="l2", norm_place="after_phi", header={"level": "token"}),
             }
         },
+        breaks=({"k_norm": ("l2", "rms")},),
     ),
 ]
 
@@ -1842,6 +1902,7 @@ REPARAMETRISATIONS: list[Row] = [
             "v not divided": {"right": delta(times("step_size", lambda x: x["retain"]))},
             "h not multiplied": {"right": delta(put(v=_halved_targets))},
         },
+        breaks=({"gate": ("forget", "none")}, {"rate": ("both", "none")}),
     ),
     Row(
         "decay-momentum",
@@ -1862,6 +1923,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
+        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
     ),
     Row(
         "decay-memory",
@@ -1877,6 +1939,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
+        breaks=({"gate": ("forget", "none")},),
     ),
     Row(
         "decay-window",
@@ -1893,6 +1956,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(_BEFORE, rate="memory", newton_schulz={}),
             },
         },
+        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
     ),
     Row(
         "scale-momentum",
@@ -1908,6 +1972,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both"),
             },
         },
+        breaks=({"rate": ("memory", "both", "none")},),
     ),
     Row(
         "scale-memory",

@@ -20,7 +20,7 @@ from tests.support.strategies import cases, header_of, repeatable
 @pytest.mark.clause(
     "CONV-37", "CONV-38", "OMEGA-28", "TITANS-16", "DELTA-15", "HEBBIAN-12", "CASE-13"
 )
-@settings(repeatable, max_examples=200)
+@settings(repeatable, max_examples=150)
 @given(cases(reset=0, cotangent=False), st.integers(1, 7))
 def test_a_call_split_anywhere_and_resumed_equals_one_call(case: Case, where: int) -> None:
     T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
@@ -34,7 +34,7 @@ def test_a_call_split_anywhere_and_resumed_equals_one_call(case: Case, where: in
 
 
 @pytest.mark.clause("OMEGA-15", "TITANS-10", "DELTA-9", "CONV-11")
-@settings(repeatable, max_examples=150)
+@settings(repeatable, max_examples=100)
 @given(cases(level="projected", reset=0), st.integers(0, 7))
 def test_a_change_of_future_tokens_leaves_earlier_outputs_bit_identical(
     case: Case, where: int

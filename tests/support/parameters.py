@@ -1,4 +1,7 @@
-"""A few of the parameters and examples of a test function, for runs that ask what is executed."""
+"""How many parameters and examples of a test function run, and which.
+
+Few for runs that ask what is executed; many, of a seed of their own, for runs that explore.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,47 @@ def _spread(group: list[Any], count: int) -> list[Any]:
 
 def fewer_examples(count: int) -> None:
     """Cap the examples of every property whose module is imported from here on."""
+
+    def capped(changes: dict[str, Any]) -> None:
+        if "max_examples" in changes:
+            changes["max_examples"] = min(changes["max_examples"], count)
+
+    _change_settings(capped)
+
+
+def explore(factor: int, seed: int) -> None:
+    """Draw `factor` times as many examples of every property, other ones for every seed.
+
+    A failure prints what repeats it: the seed, and the blob of its example.
+    """
+    from hypothesis import core
+
+    def more(changes: dict[str, Any]) -> None:
+        if "max_examples" in changes:
+            changes["max_examples"] *= factor
+        changes |= {"derandomize": False, "print_blob": True, "database": None}
+
+    _change_settings(more)
+    core.global_force_seed = seed
+
+
+def end_at_first_failure() -> None:
+    """Let a property fail with its first failing example, which it does not simplify."""
+    from hypothesis import Phase
+
+    first = {"phases": (Phase.explicit, Phase.generate), "report_multiple_bugs": False}
+    _change_settings(lambda changes: changes.update(first))
+
+
+def _change_settings(change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the arguments of every settings object of Hypothesis that is made from here on."""
     import hypothesis  # a third of a second, which few runs need
 
     original = hypothesis.settings.__init__
 
     @functools.wraps(original)
-    def capped(self: Any, *args: Any, **settings: Any) -> None:
-        if "max_examples" in settings:
-            settings["max_examples"] = min(settings["max_examples"], count)
+    def changed(self: Any, *args: Any, **settings: Any) -> None:
+        change(settings)
         original(self, *args, **settings)
 
-    hypothesis.settings.__init__ = capped  # type: ignore[method-assign]
+    hypothesis.settings.__init__ = changed  # type: ignore[method-assign]
