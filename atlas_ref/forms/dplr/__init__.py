@@ -1,4 +1,4 @@
-"""The rule dplr over a sequence in a chosen form: token by token, or in exact chunks.
+"""The rule dplr over a sequence in a chosen form: token by token, compiled, or in exact chunks.
 
 Specified in specs/dplr.md (DPLR-12).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.forms.dplr import chunk as chunks
+from atlas_ref.forms.dplr import scan
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 
@@ -17,6 +18,7 @@ Form = Callable[[dplr.Config, dplr.Tokens, dplr.State, int | None], tuple[dplr.S
 #: Each form as a function.
 FORMS: dict[str, Form] = {
     "sequential": lambda config, tokens, state, chunk: dplr.run(config, tokens, state),
+    "scan": scan.run,
     "chunk": chunks.run,
 }
 
@@ -31,7 +33,7 @@ def run(
     """Drive the rule over a sequence in one of its forms, which differ by rounding alone (DPLR-12).
 
     Args:
-        form: sequential, the rule itself; chunk.
+        form: sequential, the rule itself; scan, compiled; chunk.
         config, tokens, state: as in `rules.dplr.run`; another form may continue from the state.
         chunk: tokens that the form takes at once, at least 1; None for the fastest measured.
 

@@ -1,4 +1,4 @@
-"""The forms of dplr, DPLR-12 to DPLR-14: the literal loops and the rule, in values and gradients."""
+"""The forms of dplr, DPLR-12 to DPLR-14, DPLR-17: the literal loops and the rule, in values and gradients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tape
+from atlas_ref.engine.compiled import low_rank
+from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.forms import dplr as forms
 from atlas_ref.rules import dplr
 from tape import ops
@@ -21,6 +23,7 @@ WAYS = [pytest.param("sequential", None, marks=pytest.mark.clause("DPLR-12"))] +
     pytest.param("chunk", size, marks=pytest.mark.clause("DPLR-12", "DPLR-13", "DPLR-14"))
     for size in (1, 3, 4, 16, None)
 ]
+WAYS.append(pytest.param("scan", None, marks=pytest.mark.clause("DPLR-12", "DPLR-17")))
 SIZES = [(1, 1, 2), (9, 3, 5), (21, 5, 2)]
 SHAPES = {
     "k": (2, 13, 4),
@@ -30,6 +33,13 @@ SHAPES = {
     "erase_read": (2, 13, 4),
     "erase_write": (2, 13, 4),
 }
+
+
+@pytest.fixture(autouse=True)
+def short_sequences_are_compiled(monkeypatch):
+    """No sequence is too short for the loop of the form scan, and each has several segments."""
+    monkeypatch.setattr(compiled_tokens, "WORK", 0)
+    monkeypatch.setattr(low_rank, "SEGMENT", 8)
 
 
 def taking(form: str, chunk: int | None) -> Any:
@@ -187,7 +197,7 @@ def test_gradients_of_the_chunk_form_are_its_complex_step_at_gates_of_zero(decay
 
 
 @pytest.mark.parametrize("cut", range(1, 13))
-@pytest.mark.parametrize(("form", "chunk"), WAYS[:4])
+@pytest.mark.parametrize(("form", "chunk"), [*WAYS[:4], WAYS[-1]])
 def test_a_split_call_is_the_whole_one_and_where_chunks_end_bit_for_bit(form, chunk, cut):
     x, M = arrays(6), np.random.default_rng(6).standard_normal((2, 3, 4))
     whole = results(x, form, chunk, M)
