@@ -128,7 +128,7 @@ def run(config: Config, tokens: Tokens, state: State) -> tuple[State, Array]:
     Raises:
         ValueError: names the array that contradicts the configuration or another array.
     """
-    _check_call(config, tokens, state)
+    check_call(config, tokens, state)
     T = tokens.q.shape[-2]
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
@@ -211,7 +211,7 @@ def _with_bonus(M: Array, step: Step, bonus: Array) -> Array:
     return M + ops.outer(step.v, bonus * step.k)
 
 
-def _check_call(config: Config, tokens: Tokens, state: State) -> None:
+def check_call(config: Config, tokens: Tokens, state: State) -> None:
     """Match every array with the sizes of the configuration and the values' leading axes.
 
     Raises:

@@ -73,7 +73,7 @@ def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
 def add_row_sums(array: Any, row: int, *pairs: Any) -> None:
     rows = slice(row, row + 32 // array.itemsize)
     for x, out in zip(pairs[::2], pairs[1::2], strict=True):
-        out[rows] += array[rows] @ x
+        out[rows] += array[rows] @ x if x.ndim == 1 else (array[rows] * x[rows]).sum(axis=-1)
 
 
 #: What the loop takes of `lanes`, for rows of NumPy.
@@ -85,19 +85,32 @@ IN_NUMPY: dict[str, Callable[..., Any]] = {
     "rows_at_once": lambda array: 32 // array.itemsize,
     "add_row_sums": add_row_sums,
     "add_two_row_sums": add_row_sums,
+    "add_sums_and_products": add_row_sums,
 }
 
 
 def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the code of the compiled loop over tokens as Python, with rows of NumPy for vectors."""
-    from atlas_ref.engine.compiled import columns, token_loop, token_loop_backward
+    """Run the code of the compiled loops over tokens as Python, with rows of NumPy for vectors."""
+    from atlas_ref.engine.compiled import (
+        columns,
+        low_rank_loop,
+        low_rank_loop_backward,
+        token_loop,
+        token_loop_backward,
+    )
 
-    for module in (columns, token_loop, token_loop_backward):
+    low_rank = (low_rank_loop, low_rank_loop_backward)
+    for module in (columns, token_loop, token_loop_backward, *low_rank):
         for name, value in vars(module).copy().items():
             plain = IN_NUMPY.get(name, getattr(value, "py_func", None))
             if plain is not None:
                 monkeypatch.setattr(module, name, plain)
-    loops = {"token_loop": token_loop.forward, "token_loop_backward": token_loop_backward.backward}
+    loops = {
+        "token_loop": token_loop.forward,
+        "token_loop_backward": token_loop_backward.backward,
+        "low_rank_loop": low_rank_loop.forward,
+        "low_rank_loop_backward": low_rank_loop_backward.backward,
+    }
     monkeypatch.setattr(compiled, "loop", lambda name, *rest: loops[name.rpartition(".")[2]])
 
 

@@ -89,8 +89,10 @@ MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
 }
 
 
-def computed(member: str, x: Inputs, **settings: Any) -> dict[str, Any]:
-    """y (B, HV, T, V) and state (B, HV, K, V) of a member, by the rule."""
+def computed(
+    member: str, x: Inputs, run: Callable[..., Any] = dplr.run, **settings: Any
+) -> dict[str, Any]:
+    """y (B, HV, T, V) and state (B, HV, K, V) of a member, by the rule or one of its forms."""
     axes, tokens = MEMBERS[member]
     k, v, q = x["k"], x["v"], x["q"]
     sizes = {
@@ -101,7 +103,7 @@ def computed(member: str, x: Inputs, **settings: Any) -> dict[str, Any]:
     }
     config = dplr.Config(**{**sizes, **axes, **settings})
     state = dplr.State(M=ops.transpose(x["state0"]))
-    state, y = dplr.run(config, dplr.Tokens(**tokens(x)), state)
+    state, y = run(config, dplr.Tokens(**tokens(x)), state)
     return {"y": y, "state": ops.transpose(state.M)}
 
 
@@ -118,10 +120,12 @@ def recorded(file: Path) -> tuple[str, Inputs, Inputs, Inputs, Inputs]:
     return member, parts["in"], parts["bar"], parts["out"], parts["grad"]
 
 
-def drawn(member: str, seed: int = 0, **changes: Any) -> Inputs:
-    """Inputs of a member as the recorded files have them: 2 sequences, 2 heads, 5 tokens, 4 by 3."""
+def drawn(
+    member: str, seed: int = 0, sizes: tuple[int, int, int] = (5, 4, 3), **changes: Any
+) -> Inputs:
+    """Inputs of a member as the recorded files have them: 2 sequences, 2 heads, and sizes T, K, V."""
     draw = np.random.default_rng(seed)
-    lead, (T, K, V) = (2, 2), (5, 4, 3)
+    lead, (T, K, V) = (2, 2), sizes
     n = 2 if member == "gated_delta_product" else 1
     channels = member in ("gla", "rwkv6", "kda", "kimi_linear", "gdn2", "dplr", "rwkv7")
     vectors = member in ("iplr", "dplr")

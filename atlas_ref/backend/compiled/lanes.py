@@ -259,27 +259,36 @@ def add_two_row_sums(
     return types.void(array, row, x, out, x_2, out_2), code
 
 
+@primitive
+def add_sums_and_products(
+    typing: Any, array: Any, row: Any, x: Any, out: Any, x_2: Any, out_2: Any, by: Any, out_3: Any
+) -> Any:
+    """`add_two_row_sums`, and of the rows times those of the array `by`, with one pass."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _add_row_sums(context, builder, signature, args, [(2, 3), (4, 5), (6, 7)])
+        return context.get_dummy_value()
+
+    return types.void(array, row, x, out, x_2, out_2, by, out_3), code
+
+
 def _add_row_sums(
     context: Any, builder: Any, signature: Any, args: Any, pairs: Sequence[tuple[int, int]]
 ) -> None:
-    """Add row sums for pairs of a vector and an array, named by their places in the arguments."""
+    """Add row sums for pairs of a vector or an array and an array, by their places in the
+    arguments.
+    """
     lanes = signature.args[pairs[0][0]]
     part = Lanes(lanes.dtype, SUM_BYTES)
     firsts = range(0, lanes.count, part.count)
-    quarters = [
-        [
-            builder.shuffle_vector(
-                args[x], ir.Constant(args[x].type, ir.Undefined), indices(range(f, f + part.count))
-            )
-            for f in firsts
-        ]
-        for x, _ in pairs
-    ]
     place = _row(context, builder, signature, args)
+    factors = [_quarters(context, builder, signature, args, x, part, firsts) for x, _ in pairs]
     sums: list[list[Any]] = [[] for _ in pairs]
     for n in range(part.count):
-        row = [_load(context, builder, part, place, n * lanes.count + first) for first in firsts]
-        for of_vector, each in zip(sums, quarters, strict=True):
+        first = n * lanes.count
+        row = [_load(context, builder, part, place, first + each) for each in firsts]
+        for of_vector, factor in zip(sums, factors, strict=True):
+            each = factor(first)
             value = builder.fmul(row[0], each[0], flags=ROUND_ONCE)
             for y, x in zip(row[1:], each[1:], strict=True):
                 value = builder.fadd(value, builder.fmul(y, x, flags=ROUND_ONCE), ROUND_ONCE)
@@ -290,6 +299,21 @@ def _add_row_sums(
         before = _load(context, builder, part, place)
         total_of_each = _sums_of_each(builder, vectors)
         _store(context, builder, part, builder.fadd(before, total_of_each), place)
+
+
+def _quarters(
+    context: Any, builder: Any, signature: Any, args: Any, x: int, part: Lanes, firsts: Any
+) -> Callable[[int], list[Any]]:
+    """The registers of a vector, the same for every row, or of a row of an array."""
+    if isinstance(signature.args[x], Lanes):
+        none = ir.Constant(args[x].type, ir.Undefined)
+        registers = [
+            builder.shuffle_vector(args[x], none, indices(range(f, f + part.count))) for f in firsts
+        ]
+        return lambda first: registers
+    types_of, values = (signature.args[x], signature.args[1]), (args[x], args[1])
+    place = _row(context, builder, signature.return_type(*types_of), values)
+    return lambda first: [_load(context, builder, part, place, first + each) for each in firsts]
 
 
 def _sums_of_each(builder: Any, vectors: list[Any]) -> Any:

@@ -1,5 +1,5 @@
-"""Arguments of the compiled loop over tokens; plain twin:
-`atlas_ref.forms.chunked_plain`.
+"""Arguments of the compiled loops; plain twins:
+`atlas_ref.forms.chunked_plain`, `atlas_ref.forms.dplr.scan`.
 
 A loop runs a block of columns: as many output dimensions of one memory as a vector has lanes, since
 no two of them meet. Arrays over output dimensions are rows of such blocks, (T blocks, lanes).
@@ -84,3 +84,54 @@ class How(NamedTuple):
     before_error: bool
     ahead: int
     segment: int
+
+
+class LowRankRows(NamedTuple):
+    """R rows of a memory of diagonal plus low rank.
+
+    Gates, keys and vectors of erases (R, d), values (R blocks, lanes), queries (T, d).
+    """
+
+    retain: Array
+    keys: Array
+    erase_reads: Array
+    erase_writes: Array
+    values: Array
+    queries: Array
+
+
+class LowRankHow(NamedTuple):
+    """Settings of the loop over such rows.
+
+    Attributes:
+        block, blocks: the block of columns, and how many a memory has.
+        steps: rows of a token, after whose last it reads; 0 where it reads before its one row.
+        segment: rows between two states that are kept; 0 where no backward follows.
+    """
+
+    block: int
+    blocks: int
+    steps: int
+    segment: int
+
+
+class LowRankRoom(NamedTuple):
+    """Work space of the backward over such rows.
+
+    States (segment + 1, d, lanes); keys (d,) of zeros, and of ones; a row for what is not used.
+    """
+
+    memories: Array
+    no_key: Array
+    ones: Array
+    unused: Array
+
+    @classmethod
+    def of(cls, segment: int, state: Array) -> LowRankRoom:
+        """Room for a state (d, lanes)."""
+        d = len(state)
+        no_key, ones = np.zeros(d, state.dtype), np.ones(d, state.dtype)
+        for each in (no_key, ones):
+            each.flags.writeable = False
+        memories = np.zeros((segment + 1, *state.shape), state.dtype)
+        return cls(memories, no_key, ones, np.zeros(d, state.dtype))

@@ -15,9 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend import compiled
-from atlas_ref.backend.compiled import LANES_BYTES, SUM_BYTES
+from atlas_ref.backend.compiled import SUM_BYTES
 from atlas_ref.backend.threads import in_threads, processors, slices
 from atlas_ref.engine.compiled.arguments import Gates, How, Kept, Room, Tokens
+from atlas_ref.engine.compiled.blocks import (
+    padded,
+    read_only,
+    rows_back,
+    rows_of_blocks,
+    states_back,
+    states_of_blocks,
+)
 from atlas_ref.engine.group.cotangents import Cotangents
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.types import Array
@@ -87,7 +95,7 @@ def run(
     if loop is None:
         return None
     packed = _packed(inputs)
-    M, S = _states(inputs.M), _states(inputs.S)
+    M, S = states_of_blocks(inputs.M), states_of_blocks(inputs.S)
     (B, n, d), (blocks, lanes) = inputs.queries.shape, (M.shape[1], M.shape[-1])
     count = -(-n // SEGMENT) if keeps else 0
     sizes = (n * blocks if layout.read != "none" else 0, n * blocks * keeps * (layout.window == 1))
@@ -109,9 +117,9 @@ def run(
     if not all(np.isfinite(x).all() for x in (M, S, y) if x is not None):
         return None
     o = inputs.values.shape[-1]
-    end = End(_states_back(M, d, o), None if S is None else _states_back(S, d, o))
+    end = End(states_back(M, d, o), None if S is None else states_back(S, d, o))
     kept = KeptTokens(predictions, memories, momenta, M) if keeps else None
-    return None if layout.read == "none" else _rows_back(y, n, o), end, kept
+    return None if layout.read == "none" else rows_back(y, n, o), end, kept
 
 
 def backward(
@@ -127,12 +135,12 @@ def backward(
         return None
     packed, M = _packed(inputs), kept.last
     B, blocks = M.shape[:2]
-    dM = np.zeros_like(M) if cotangents.M is None else _states(cotangents.M)
+    dM = np.zeros_like(M) if cotangents.M is None else states_of_blocks(cotangents.M)
     dS = None if inputs.S is None else np.zeros_like(M)
     if dS is not None and cotangents.S is not None:
-        dS = _states(cotangents.S)
+        dS = states_of_blocks(cotangents.S)
     dy = np.zeros_like(inputs.values[:, :0]) if cotangents.y is None else cotangents.y
-    dy = _input(_rows(dy))
+    dy = read_only(rows_of_blocks(dy))
     of_tokens = Tokens._make(map(np.zeros_like, packed.tokens))
     of_gates = Gates._make(
         np.zeros((B, *x.shape[1:]), x.dtype) for x in packed.gates
@@ -208,22 +216,24 @@ def _packed(inputs: Arrays) -> _Packed:
         keys = np.concatenate([inputs.earlier_keys, keys], axis=1)
         values = np.concatenate([inputs.earlier_values, values], axis=1)
     rows = SUM_BYTES // keys.itemsize
-    tokens = (_padded(keys, rows), _rows(values), _padded(inputs.queries, rows))
+    tokens = (padded(keys, rows), rows_of_blocks(values), padded(inputs.queries, rows))
     gates = (getattr(inputs, name) for name in GATES)
     gates = (inputs.retain if gate is None else gate for gate in gates)
     if _has_rows(inputs):
         shape = (*inputs.queries.shape[:2], values.shape[-1])
-        gates = (_rows(np.broadcast_to(gate, shape)) for gate in gates)
+        gates = (rows_of_blocks(np.broadcast_to(gate, shape)) for gate in gates)
     else:
         gates = (gate[..., 0] for gate in gates)
-    return _Packed(Tokens(*map(_input, tokens)), Gates._make(map(_input, (*gates, inputs.weights))))
+    return _Packed(
+        Tokens(*map(read_only, tokens)), Gates._make(map(read_only, (*gates, inputs.weights)))
+    )
 
 
 def _unpacked(inputs: Arrays, tokens: Tokens, gates: Gates, dM: Array, dS: Array) -> Arrays:
     """Cotangents in the shapes of the arguments."""
     (_, n, d), o = inputs.queries.shape, inputs.values.shape[-1]
     keys, queries = (np.ascontiguousarray(x[..., :d]) for x in (tokens.keys, tokens.queries))
-    values = _rows_back(tokens.values, keys.shape[1], o)
+    values = rows_back(tokens.values, keys.shape[1], o)
     apart = {}
     if inputs.earlier_keys is not None:
         h = inputs.earlier_keys.shape[1]
@@ -235,7 +245,7 @@ def _unpacked(inputs: Arrays, tokens: Tokens, gates: Gates, dM: Array, dS: Array
         if gate is None:
             of_gates[name] = None
         elif _has_rows(inputs):
-            each = _rows_back(getattr(gates, name), n, o)
+            each = rows_back(getattr(gates, name), n, o)
             of_gates[name] = each if gate.shape[-1] == o else each.sum(axis=-1, keepdims=True)
         else:
             of_gates[name] = getattr(gates, name)[..., None]
@@ -246,52 +256,9 @@ def _unpacked(inputs: Arrays, tokens: Tokens, gates: Gates, dM: Array, dS: Array
         queries=queries,
         **of_gates,
         weights=weights if len(inputs.weights) > 1 else weights.sum(axis=0, keepdims=True),
-        M=_states_back(dM, d, o),
-        S=None if dS is None else _states_back(dS, d, o),
+        M=states_back(dM, d, o),
+        S=None if dS is None else states_back(dS, d, o),
         reference=None,
         residuals=None,
         **apart,
     )
-
-
-def _input(x: Array) -> Array:
-    """A read-only array of rows one after the other, as the loop was compiled for."""
-    rows = np.require(x, requirements=("C", "A")).view()
-    rows.flags.writeable = False
-    return rows
-
-
-def _padded(x: Array, multiple: int) -> Array:
-    """Zeros behind the last axis, up to a multiple."""
-    more = -x.shape[-1] % multiple
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)]) if more else x
-
-
-def _rows(x: Array) -> Array:
-    """(B, n, o) as rows of blocks (B, n blocks, lanes)."""
-    lanes = LANES_BYTES // x.itemsize
-    x = _padded(x, lanes)
-    return x.reshape(len(x), x.shape[1] * (x.shape[2] // lanes), lanes)
-
-
-def _rows_back(rows: Array, n: int, o: int) -> Array:
-    x = rows.reshape(len(rows), n, rows.shape[1] // n * rows.shape[2])
-    return x if x.shape[-1] == o else np.ascontiguousarray(x[..., :o])
-
-
-def _states(x: Array) -> Array:
-    """States (B, o, d) transposed, by block of columns (B, blocks, d, lanes); a copy."""
-    if x is None:
-        return None
-    lanes, rows = LANES_BYTES // x.itemsize, SUM_BYTES // x.itemsize
-    B, o, d = x.shape
-    states = np.zeros((B, -(-o // lanes) * lanes, d + -d % rows), x.dtype)
-    states[:, :o, :d] = x
-    blocks = states.reshape(B, -1, lanes, states.shape[-1])
-    return np.ascontiguousarray(blocks.swapaxes(-1, -2))
-
-
-def _states_back(states: Array, d: int, o: int) -> Array:
-    B, blocks, rows, lanes = states.shape
-    x = states.swapaxes(-1, -2).reshape(B, blocks * lanes, rows)
-    return np.ascontiguousarray(x[:, :o, :d])

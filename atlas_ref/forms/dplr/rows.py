@@ -1,0 +1,96 @@
+"""The input of every form of dplr: one row for each erase and write, after all settings of tokens.
+
+    M_r = M_{r-1} (diag(retain_r) - erase_read_r erase_write_r^T) + v_r k_r^T
+
+Specified in specs/dplr.md (DPLR-12).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.rules import dplr
+from atlas_ref.types import Array
+from tape import ops
+
+
+class Rows(NamedTuple):
+    """R = T n rows of leading axes L (DPLR-12).
+
+    Attributes:
+        retain (L, R, d_in or 1): gate, 1 behind the first row of a token.
+        k (L, R, d_in), v (L, R, d_out): the pair that is written.
+        erase_read, erase_write (L, R, d_in): the erase of the memory before the row; None for none.
+        q (L, T, d_in): queries.
+        steps: n, rows of a token; its query reads after the last.
+        before: whether it reads before its row instead.
+    """
+
+    retain: Array
+    k: Array
+    v: Array
+    erase_read: Array
+    erase_write: Array
+    q: Array
+    steps: int
+    before: bool
+
+    def of(self, first: int, last: int) -> Rows:
+        """The rows of tokens first to last."""
+        if (first, last) == (0, self.q.shape[-2]):
+            return self
+        own = slice(first * self.steps, last * self.steps)
+        cut = {
+            name: value[..., own, :]
+            for name in ("retain", "k", "v", "erase_read", "erase_write")
+            if (value := getattr(self, name)) is not None
+        }
+        return self._replace(**cut, q=self.q[..., first:last, :])
+
+
+def rows(config: dplr.Config, tokens: dplr.Tokens) -> Rows:
+    """Rows of tokens: an inactive one has gate 1 and zeros, a query has the scale (DPLR-12)."""
+    n, T = config.steps, tokens.q.shape[-2]
+    retain = _gates(tokens)
+    if n > 1:
+        others = ops.ones_like(retain, shape=(*retain.shape[:-2], T, n - 1, retain.shape[-1]))
+        first = ops.expand_dims(retain, -2)
+        retain = ops.concatenate([first, others], axis=-2)
+        retain = ops.reshape(retain, (*others.shape[:-3], T * n, others.shape[-1]))
+    k, q = (dplr.of_groups(x, config.groups) for x in (tokens.k, tokens.q))
+    v, a, b = tokens.v, tokens.erase_read, tokens.erase_write
+    if tokens.active is not None:
+        own = np.repeat(np.asarray(tokens.active), n)[:, None]
+        retain = ops.where(own, retain, 1.0)
+        v, a, b = (None if x is None else ops.where(own, x, 0.0) for x in (v, a, b))
+    if a is not None and config.decay == "before_error":
+        a = retain * a
+    if config.query_scale != 1:
+        q = q * config.d_in**-0.5
+    return Rows(retain, k, v, a, b, q, n, tokens.bonus is not None)
+
+
+def with_bonus(tokens: dplr.Tokens, own: Rows, y: Array) -> Array:
+    """Add what a read before its row sees of the token's own pair, v (bonus k)^T q (DPLR-12)."""
+    if tokens.bonus is None:
+        return y
+    bonus = ops.expand_dims(tokens.bonus, -2)
+    return y + own.v * ops.sum(bonus * own.k * own.q, axis=-1, keepdims=True)
+
+
+def packed(reset: Any, T: int) -> Iterator[tuple[int, int]]:
+    """First and last token of each packed sequence."""
+    starts = [] if reset is None else np.nonzero(np.asarray(reset))[0].tolist()
+    yield from itertools.pairwise([*sorted({0, *starts}), T])
+
+
+def _gates(tokens: dplr.Tokens) -> Array:
+    """Gates as rows (L, T, d_in or 1)."""
+    retain = tokens.retain
+    if retain is None:
+        return ops.ones_like(tokens.v, shape=(*tokens.v.shape[:-2], tokens.q.shape[-2], 1))
+    return retain if len(retain.shape) == len(tokens.v.shape) else ops.expand_dims(retain, -1)
