@@ -75,6 +75,11 @@ PLAIN: dict[str, Any] = {
     "parameters": {"memory": {"kind": "mlp", "expansion": 1.0}},
 }
 
+HUBER: dict[str, Any] = {
+    **PLAIN,
+    "parameters": {**PLAIN["parameters"], "bias": {"kind": "huber", "threshold": 2.0}},
+}
+
 #: Axis of the design -> the case, the setting, and its other values.
 AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "memory_mlp": (POLYNOMIAL, "parameters.memory.gated", (False,)),
@@ -103,6 +108,28 @@ AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "clip": (POLYNOMIAL, "parameters.clip", ("hard", "soft")),
     "ns steps": (POLYNOMIAL, "newton_schulz.steps", (10,)),
     "alpha in the box": (POLYNOMIAL, "gate", ("none",)),
+    "bias": (
+        PLAIN,
+        "parameters.bias",
+        (
+            {"kind": "l1"},
+            {"kind": "lp"},
+            {"kind": "lp", "power": 4.0, "smoothing": "none"},
+            {"kind": "huber"},
+            {"kind": "huber", "form": "norm"},
+            {"kind": "huber", "form": "coordinate", "quadratic": "whole"},
+            {"kind": "kl"},
+        ),
+    ),
+    "bias, its own numbers": (
+        HUBER,
+        "parameters.bias",
+        (
+            {"kind": "huber", "threshold": 5.0},
+            {"kind": "huber", "form": "norm", "threshold": 2.0},
+            {"kind": "huber", "threshold": 2.0, "quadratic": "whole"},
+        ),
+    ),
     "unfinished": (POLYNOMIAL, "parameters.unfinished", ("flush",)),
 }
 EVERY = [(axis, value) for axis, (_, _, values) in AXES.items() for value in values]
