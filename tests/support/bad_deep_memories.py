@@ -97,6 +97,21 @@ PARAMETERS = {
     "a size": Bad("parameters.d_in: the rule deep_memory has none", parameters={"d_in": 4}),
     "a memory by its name": Bad("parameters.memory: must be ", parameters={"memory": "mlp"}),
     "a memory without a kind": Bad("parameters.memory.kind: missing", parameters={"memory": {}}),
+    "an unknown bias": Bad(
+        "parameters.bias.kind: must be 'l2', 'l1', 'lp', 'huber' or 'kl', found 'l3'",
+        parameters={"bias": {"kind": "l3"}},
+    ),
+    "a setting of another bias": Bad(
+        "parameters.bias: power: 2.0 belongs to kind lp, found kind l1",
+        parameters={"bias": {"kind": "l1", "power": 2.0}},
+        schema=False,
+    ),
+    "a bias against values with the other sign": Bad(
+        "parameters.bias: kl compares two distributions",
+        parameters={"bias": {"kind": "kl"}},
+        convention={"value_sign": "plus"},
+        schema=False,
+    ),
     "an unknown kind": Bad(
         "parameters.memory.kind: must be 'linear', 'mlp' or 'polynomial', found 'mpl'",
         parameters={"memory": {"kind": "mpl"}},

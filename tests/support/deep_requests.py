@@ -30,6 +30,21 @@ REQUESTS: dict[str, dict[str, Any]] = {
             "outer_gradient": "first_order",
         },
     },
+    "lp": {
+        "convention": {"newton_schulz": "none"},
+        "parameters": {"bias": {"kind": "lp", "sharpness": 2.0}, "chunk": 2, "window": 3},
+    },
+    "huber": {
+        "window_gate": True,
+        "parameters": {
+            "bias": {"kind": "huber", "form": "coordinate", "smoothing": "none"},
+            "memory": {"kind": "linear"},
+        },
+    },
+    "kl": {
+        "convention": {"newton_schulz": "none", "rate": "both"},
+        "parameters": {"bias": {"kind": "kl"}, "chunk": 2, "reduction": "mean"},
+    },
     "assigned": {
         "parameters": {"chunk": 5, "outer_gradient": "straight_through"},
         "convention": {"read": "call_end", "newton_schulz": {"argument": "nesterov"}},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import bias_loops
 from tests.truth import deep_memory_functions as functions
 from tests.truth import deep_memory_write as steps
 
@@ -20,6 +21,7 @@ DEFAULTS: Tensors = {
     "chunk": 1,
     "window": None,
     "window_decay": 1.0,
+    "bias": {"kind": "l2"},
     "reduction": "sum",
     "coupling": "per_sample",
     "read": "completed",
@@ -189,8 +191,8 @@ class Driver:
                 weight = self.s["window_decay"] ** (count - 1 - place) * gate * share
                 if self.s["reduction"] == "features":
                     weight = weight / len(want)
-                error = functions.value(p, key, self.f) - want
-                g, _ = functions.gradient(p, key, 2.0 * weight * error, self.f)
+                slope = bias_loops.slope(functions.value(p, key, self.f), want, **self.s["bias"])
+                g, _ = functions.gradient(p, key, weight * slope, self.f)
                 total = {name: a + g[name] for name, a in total.items()}
         return total
 

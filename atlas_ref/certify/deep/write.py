@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
+from atlas_ref.certify.deep import biases
 from atlas_ref.certify.deep.functions import Function
 from atlas_ref.certify.functions import inverse
 from atlas_ref.certify.matrix import Matrix, each, filled, norm, sane, scaled, stacked, total
@@ -26,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "chunk": 1,
     "window": None,
     "span": None,
+    "bias": {"kind": "l2"},
     "window_weights": {"kind": "ones"},
     "reduction": "sum",
     "coupling": "per_sample",
@@ -149,9 +151,9 @@ class Writer:
             p = {**slow, **reference}
             for pair, weight in zip(pairs, weights, strict=True):
                 v = self.m.apply(p, pair.key)
-                plus = self.c.value_sign == "plus"
-                e = v["y"] + pair.value if plus else v["y"] - pair.value
-                gy = scaled(weight, e).times(factor)
+                bias, plus = self.s["bias"], self.c.value_sign == "plus"
+                e = biases.error(bias, v["y"], pair.value, plus=plus)
+                gy = scaled(weight, biases.half_slope(bias, e)).times(factor)
                 for name, x in self.m.gradient(p, v, gy, self.fast).items():
                     terms[name].append(x)
         return {name: total(each, each[0].rows, each[0].columns) for name, each in terms.items()}

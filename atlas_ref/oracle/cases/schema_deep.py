@@ -13,8 +13,8 @@ from atlas_ref.rules.deep_memory.config import LEGAL
 
 def deep_definitions() -> dict[str, Any]:
     """Definitions that the parameters refer to and no other key does."""
-    functions = Parameters.model_json_schema()["$defs"]["MemoryFunction"]
-    return {"MemoryFunction": _without_text(functions)}
+    own = Parameters.model_json_schema()["$defs"]
+    return {name: _without_text(own[name]) for name in ("Bias", "MemoryFunction")}
 
 
 def _without_text(schema: dict[str, Any]) -> dict[str, Any]:

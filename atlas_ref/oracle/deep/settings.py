@@ -15,6 +15,7 @@ class Settings(NamedTuple):
         function: M(x; W).
         c: the convention in force.
         chunk, window, span: C, c and R; a span of 0 for none.
+        bias: what a write minimises of the errors.
         kind: of the weights of a window by lag.
         reduction, coupling, vectors, clip, clip_norm, adaptive, outer_gradient: of the clauses
             DEEP-7 to DEEP-12 and DEEP-18 to DEEP-21.
@@ -30,6 +31,7 @@ class Settings(NamedTuple):
     chunk: int
     window: int
     span: int
+    bias: Any
     kind: Any
     reduction: str
     coupling: str
@@ -92,6 +94,7 @@ def settings(values: Any, names: tuple[str, ...]) -> Settings:
         chunk=values.chunk,
         window=values.window,
         span=values.span or 0,
+        bias=values.bias,
         kind=values.window_weights,
         reduction=values.reduction,
         coupling=values.coupling,

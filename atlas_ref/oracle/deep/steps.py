@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep import biases
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
@@ -27,19 +28,19 @@ def factor(x: Any, axes: int) -> Any:
     return None if x is None else ops.reshape(x, (*x.shape, *(1,) * axes))
 
 
-def residual(c: Convention, predicted: Array, values: Array) -> Array:
+def residual(s: Settings, touch: Any, predicted: Array, values: Array) -> Array:
     """e = M(k) - v (DEEP-7, CONV-10)."""
-    return predicted + values if c.value_sign == "plus" else predicted - values
+    return biases.residual(s.bias, s.c.value_sign == "plus", touch, predicted, values)
 
 
-def cotangent(s: Settings, e: Array, weights: Array) -> Array:
-    """s w e of each prediction, over the number of tokens and rows for a mean (DEEP-7)."""
+def cotangent(s: Settings, touch: Any, e: Array, weights: Array) -> Array:
+    """s w slope(e) of each prediction, over the number of tokens and rows for a mean (DEEP-7)."""
     scale = s.c.gradient_scale
     number = 2.0 / e.shape[-1] if isinstance(scale, str) else float(scale)
     if s.reduction == "mean":
         rows = e.shape[0] if s.shared and len(e.shape) > 2 else 1
         number = number / (e.shape[-2] * rows)
-    return (number * ops.expand_dims(weights, -1)) * e
+    return (number * ops.expand_dims(weights, -1)) * biases.slope(s.bias, touch, e)
 
 
 def over_rows(way: Arithmetic, g: Array) -> Array:

@@ -70,7 +70,8 @@ def _parameters(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
         void["training"] = f"phase {own.phase} does not ask for it"
     if not own.writes:
         words = "these calls do not write"
-        void |= dict.fromkeys(("reduction", "clip", "adaptive", "unfinished", "fast"), words)
+        of_writes = ("bias", "reduction", "clip", "adaptive", "unfinished", "fast")
+        void |= dict.fromkeys(of_writes, words)
     elif _whole(own, inputs):
         void["unfinished"] = "no chunk is incomplete where a document or the call ends"
     if "in/reset" not in inputs and not any(name.startswith("in/state/") for name in inputs):

@@ -95,8 +95,9 @@ class Writer(NamedTuple):
             keys,
             lambda name, compute, *args: hook(f"write/{name}", event, compute, *args),
         )
-        e = hook("residual", event, lambda y, v: steps.residual(s.c, y, v), v["y"], values)
-        gy = hook("cotangent", event, lambda e, w: steps.cotangent(s, e, w), e, weights)
+        touch = self.rounding.touch
+        e = hook("residual", event, lambda y, v: steps.residual(s, touch, y, v), v["y"], values)
+        gy = hook("cotangent", event, lambda e, w: steps.cotangent(s, touch, e, w), e, weights)
         every = functions.gradient(self.m, p, v, keys, gy, s.fast)
         shared = s.shared and len(e.shape) > 2
         return {

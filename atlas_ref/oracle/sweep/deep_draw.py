@@ -57,6 +57,16 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "reset": (0, 0, 4, 5),
     "window_gate": (False, False, True),
     "dtype": ("float64", "float32", "bfloat16", "float16"),
+    "bias": (
+        *({"kind": "l2"},) * 5,
+        {"kind": "l1"},
+        {"kind": "lp"},
+        {"kind": "lp", "power": 1.5, "smoothing": "root"},
+        {"kind": "huber", "form": "coordinate", "smoothing": "none"},
+        {"kind": "huber", "form": "norm"},
+        {"kind": "huber", "threshold": 0.5, "quadratic": "whole"},
+        {"kind": "kl"},
+    ),
 }
 
 #: Names above that are fields of a request, not parameters of the case.

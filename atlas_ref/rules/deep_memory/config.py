@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts import memory_functions
+from atlas_ref.parts.biases import Bias
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.parts.window import Ones, WindowWeights
 from atlas_ref.rules import sequence
@@ -31,6 +32,7 @@ class Config(Frozen):
         memory: the function M(x; W) that is written and read.
         chunk: C, tokens between two writes; call, all tokens of a document in a call.
         window: c, tokens that a write looks at; C unless given, as it must be for chunk call.
+        bias: what a write minimises of the errors: l2, l1, lp, huber or kl.
         window_weights: kind of the weights of window tokens: ones, decay, gate or a product.
         span: R, tokens between refreshes of reference or read chunk_start; a multiple of C.
         reduction: sum of the losses of a write, or their mean over its tokens (and over the rows
@@ -61,6 +63,7 @@ class Config(Frozen):
     memory: MemoryFunction = MemoryFunction(kind="mlp")
     chunk: Count | Literal["call"] = 1
     window: Count
+    bias: Bias = Bias()
     window_weights: WindowWeights = Ones()
     span: Count | None = None
     reduction: Literal["sum", "mean"] = "sum"
@@ -116,6 +119,8 @@ class Config(Frozen):
                 f"momentum_order: {self.momentum_order}, but newton_schulz.argument nesterov looks "
                 "ahead along one momentum"
             )
+        if self.bias.kind == "kl" and c.value_sign == "plus":
+            raise ValueError("bias: kl compares two distributions, but value_sign plus adds values")
         shapes = memory_functions.tensors(self.memory, self.d_in, self.d_out)
         unknown = [name for name in self._named() if name not in shapes]
         if unknown:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.parts import memory_functions
+from atlas_ref.parts import biases, memory_functions
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.rules.deep_memory.carry import carry
 from atlas_ref.rules.deep_memory.config import Config
@@ -96,17 +96,19 @@ def gradient(
 ) -> tuple[Array, Array, dict[str, Array]]:
     """Predictions, residuals and g = dloss/dW at the reference (DEEP-7, DEEP-8).
 
-    gy_i = s w_i e_i / n, with n = 1 for sum and the number of tokens and shared rows for mean.
+    gy_i = s w_i slope(e_i) / n, with n = 1 for sum and the number of tokens and shared rows for
+    mean; slope is half the derivative of the attentional bias, e of l2 (DEEP-26).
     """
     c, params = config.convention, {**rows.slow, **reference}
     value = memory_functions.forward(config.memory, params, rows.keys)
     predicted = value.y
-    residual = predicted - rows.values if c.value_sign == "minus" else predicted + rows.values
+    values = rows.values if c.value_sign == "minus" else -rows.values
+    residual = biases.residual(config.bias, predicted, values)
     s = 2.0 / config.d_out if isinstance(c.gradient_scale, str) else c.gradient_scale
     shared = config.coupling == "batch_shared" and len(residual.shape) > 2
     if config.reduction == "mean":
         s = s / (residual.shape[-2] * (residual.shape[0] if shared else 1))
-    gy = (s * ops.expand_dims(rows.weights, -1)) * residual
+    gy = (s * ops.expand_dims(rows.weights, -1)) * biases.half_slope(config.bias, residual)
     names = tuple(config.fast_shapes)
     g, _ = memory_functions.gradient(
         config.memory, params, rows.keys, gy, names=names, needs_input=False, of=value

@@ -80,6 +80,11 @@ NORMED: dict[str, Any] = PLAIN | {
     "convention": {"newton_schulz": "none", "k_norm": "l2", "q_norm": "rms", "norm_eps": 0.001}
 }
 
+HUBER: dict[str, Any] = {
+    **PLAIN,
+    "parameters": {**PLAIN["parameters"], "bias": {"kind": "huber", "threshold": 2.0}},
+}
+
 #: Axis of the design -> the case, the setting, and its other values.
 AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "memory_mlp": (POLYNOMIAL, "parameters.memory.gated", (False,)),
@@ -110,6 +115,28 @@ AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "clip": (POLYNOMIAL, "parameters.clip", ("hard", "soft")),
     "ns steps": (POLYNOMIAL, "newton_schulz.steps", (10,)),
     "alpha in the box": (POLYNOMIAL, "gate", ("none",)),
+    "bias": (
+        PLAIN,
+        "parameters.bias",
+        (
+            {"kind": "l1"},
+            {"kind": "lp"},
+            {"kind": "lp", "power": 4.0, "smoothing": "none"},
+            {"kind": "huber"},
+            {"kind": "huber", "form": "norm"},
+            {"kind": "huber", "form": "coordinate", "quadratic": "whole"},
+            {"kind": "kl"},
+        ),
+    ),
+    "bias, its own numbers": (
+        HUBER,
+        "parameters.bias",
+        (
+            {"kind": "huber", "threshold": 5.0},
+            {"kind": "huber", "form": "norm", "threshold": 2.0},
+            {"kind": "huber", "threshold": 2.0, "quadratic": "whole"},
+        ),
+    ),
     "unfinished": (POLYNOMIAL, "parameters.unfinished", ("flush",)),
 }
 EVERY = [(axis, value) for axis, (_, _, values) in AXES.items() for value in values]

@@ -312,9 +312,10 @@ VOID: dict[str, tuple[dict[str, Any], set[str]]] = {
                 "adaptive": True,
                 "reduction": "mean",
                 "fast": "mlp",
+                "bias": {"kind": "l1"},
             }
         },
-        {f"parameters.{name}" for name in ("clip", "adaptive", "reduction", "fast")},
+        {f"parameters.{name}" for name in ("clip", "adaptive", "reduction", "fast", "bias")},
     ),
 }
 

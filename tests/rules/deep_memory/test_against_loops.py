@@ -18,7 +18,7 @@ DRAWN = range(60)
 NUDGE = 1e-8
 
 
-def amplified(choice: dict[str, Any], given: deep.Inputs) -> Tolerance:
+def amplified(choice: dict[str, Any], given: deep.Inputs, **more: Any) -> Tolerance:
     """The bound of a sum in another order, times the amplification of a nudge by the memory itself.
 
     Soft clips and Newton-Schulz give small gradients a size of their own, again at each write.
@@ -26,7 +26,9 @@ def amplified(choice: dict[str, Any], given: deep.Inputs) -> Tolerance:
     results = []
     for size in (0.0, NUDGE):
         noise = np.random.default_rng(5).standard_normal(given.k.shape)
-        state, y = deep.run(deep.config(choice), given._replace(k=given.k * (1.0 + size * noise)))
+        state, y = deep.run(
+            deep.config(choice, **more), given._replace(k=given.k * (1.0 + size * noise))
+        )
         results.append([y, *state.weights.values(), *state.momentum.values()])
     worst = max(relative_error(a, b) for a, b in zip(*results, strict=True)) / NUDGE
     return reordered(64, amplification=max(10.0, worst))
