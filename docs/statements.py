@@ -71,7 +71,7 @@ def statements(trace: Trace, page: str) -> str:
         rows = [
             (
                 each.row,
-                html.escape(each.statement),
+                html.escape(each.statement).replace("[", "&#91;"),  # else a link of mkdocs
                 each.state,
                 ", ".join(_places(each, trace, page)),
                 html.escape(each.note),
