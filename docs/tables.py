@@ -23,7 +23,7 @@ from atlas_ref.conventions import (
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import RULES
-from docs import bibliography, claims, links, run_tables
+from docs import bibliography, claims, links, run_tables, statements
 from docs.cells import table
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
@@ -344,6 +344,7 @@ TABLES: dict[str, Callable[[Trace, str], str]] = {
         clauses,
         *bibliography.TABLES,
         *claims.TABLES,
+        *statements.TABLES,
         *run_tables.TABLES,
     )
 }

@@ -53,7 +53,9 @@ def assert_agrees(
 def test_two_implementations_that_share_no_code_agree_under_every_convention(case: Case) -> None:
     ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
     assert found.values.keys() == ours.keys() <= found.bits.keys()
-    assert found.unresolved == {}
+    for each in (entry for entries in found.unresolved.values() for entry in entries):
+        # only a tie: no precision tells sqrt(1/2) sqrt(1/2) y from y / 2 halfway between two doubles
+        assert np.nextafter(each.low, each.high) == each.high
     assert_agrees(case, ours, found.values)
 
 
