@@ -112,6 +112,15 @@ PARAMETERS = {
         convention={"value_sign": "plus"},
         schema=False,
     ),
+    "an unknown retention": Bad(
+        "parameters.retention.kind: must be 'l2', 'elastic_net', 'kl', 'sphere', 'ftrl' or 'lq'",
+        parameters={"retention": {"kind": "l1"}},
+    ),
+    "a setting of another retention": Bad(
+        "parameters.retention: over: 'row' belongs to kind kl or sphere, found kind lq",
+        parameters={"retention": {"kind": "lq", "over": "row"}},
+        schema=False,
+    ),
     "an unknown kind": Bad(
         "parameters.memory.kind: must be 'linear', 'mlp' or 'polynomial', found 'mpl'",
         parameters={"memory": {"kind": "mpl"}},
@@ -263,6 +272,11 @@ TENSORS = {
     "a tensor that another function has": Bad(
         "in/memory/W: unknown tensor for rule deep_memory; it has in/k, ",
         tensors={"in/memory/W": np.ones((3, 4))},
+    ),
+    "a weight without a logarithm": Bad(
+        "in/memory/W_1: ",
+        parameters={"retention": {"kind": "kl"}},
+        tensors={"in/memory/W_1": _with(-1.0)},
     ),
     "a name that is misspelt": Bad(
         "in/momentun: unknown tensor for rule deep_memory; it has in/k, ",

@@ -45,6 +45,23 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "convention": {"newton_schulz": "none", "rate": "both"},
         "parameters": {"bias": {"kind": "kl"}, "chunk": 2, "reduction": "mean"},
     },
+    "simplex": {
+        "convention": {"newton_schulz": "none", "gate": "forget"},
+        "history": 1,
+        "parameters": {"retention": {"kind": "kl", "over": "row"}, "chunk": 1, "window": 2},
+    },
+    "mapped": {
+        "convention": {"newton_schulz": "none", "reference": "chunk_start"},
+        "parameters": {
+            "retention": {"kind": "lq", "power": 1.5, "link": "mirror"},
+            "memory": {"kind": "linear"},
+            "span": 2,
+            "outer_gradient": "first_order",
+        },
+    },
+    "elastic": {
+        "parameters": {"retention": {"kind": "elastic_net", "threshold": 0.02}, "chunk": 2}
+    },
     "assigned": {
         "parameters": {"chunk": 5, "outer_gradient": "straight_through"},
         "convention": {"read": "call_end", "newton_schulz": {"argument": "nesterov"}},

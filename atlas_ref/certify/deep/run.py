@@ -223,7 +223,7 @@ class Memory:
         return dict(W)
 
     def _read(self, t: int, W: Mapping[str, Matrix]) -> None:
-        seen = self._seen(W)
+        seen = self.writer.mapped(self._seen(W))
         for row, slow, reads in zip(self.rows, self.slow, self.reads, strict=True):
             reads.append(self.writer.m.apply({**slow, **seen}, row.query(t))["y"])
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
-from atlas_ref.certify.deep import biases
+from atlas_ref.certify.deep import biases, retentions
 from atlas_ref.certify.deep.functions import Function
 from atlas_ref.certify.functions import inverse
 from atlas_ref.certify.matrix import Matrix, each, filled, norm, sane, scaled, stacked, total
@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "window": None,
     "span": None,
     "bias": {"kind": "l2"},
+    "retention": {"kind": "l2"},
     "window_weights": {"kind": "ones"},
     "reduction": "sum",
     "coupling": "per_sample",
@@ -129,10 +130,25 @@ class Writer:
             U = self._constant(self._direction(name, carried, own, gates.momentum))
             moved = _times(b, U)
             down = (self.c.momentum_sign == "plus") == (self.c.direction == "descent")
-            kept = _times(gates.retain, W[name])
-            after_W[name] = sane(kept - moved if down else kept + moved)
+            after_W[name] = sane(self._retained(name, gates.retain, W[name], moved, down))
             after_S[name] = carried
         return after_W, after_S
+
+    def _retained(self, name: str, retain: Any, W: Matrix, moved: Matrix, down: bool) -> Matrix:
+        """W after a write, of a matrix what its retention makes of it (DEEP-13, DEEP-30)."""
+        own = self.s["retention"]
+        if own["kind"] == "l2" or len(self.shapes[name]) != 2:
+            return _times(retain, W) - moved if down else _times(retain, W) + moved
+        before = _times(retain, retentions.decaying(own, W))
+        return retentions.kept(own, W, before - moved if down else before + moved)
+
+    def mapped(self, weights: Tensors) -> dict[str, Matrix]:
+        """The fast tensors with which the function computes (DEEP-33)."""
+        own = self.s["retention"]
+        return {
+            name: retentions.mapped(own, x) if len(self.shapes[name]) == 2 else x
+            for name, x in weights.items()
+        }
 
     def _constant(self, x: Matrix) -> Matrix:
         """The matrix without its parents, unless the outer gradient is full (DEEP-19)."""
@@ -146,6 +162,7 @@ class Writer:
         factor = arb(2) / self.m.d_out if scale == "2/d_out" else arb(scale)
         if self.s["reduction"] == "mean":
             factor = factor / (len(rows) * len(rows[0][1]))
+        reference = self.mapped(reference)
         terms: dict[str, list[Matrix]] = {name: [] for name in self.fast}
         for slow, pairs, weights in rows:
             p = {**slow, **reference}

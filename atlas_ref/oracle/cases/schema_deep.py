@@ -14,7 +14,7 @@ from atlas_ref.rules.deep_memory.config import LEGAL
 def deep_definitions() -> dict[str, Any]:
     """Definitions that the parameters refer to and no other key does."""
     own = Parameters.model_json_schema()["$defs"]
-    return {name: _without_text(own[name]) for name in ("Bias", "MemoryFunction")}
+    return {name: _without_text(own[name]) for name in ("Bias", "MemoryFunction", "Retention")}
 
 
 def _without_text(schema: dict[str, Any]) -> dict[str, Any]:

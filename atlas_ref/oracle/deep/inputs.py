@@ -59,12 +59,23 @@ def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
     tensors = {}
     for name, shape in memory_functions.tensors(config.memory, config.d_in, config.d_out).items():
         if rank(name) == 2:
-            tensors[f"in/memory/{name}"] = draw.standard_normal(shape) / np.sqrt(shape[1])
+            drawn = draw.standard_normal(shape) / np.sqrt(shape[1])
+            tensors[f"in/memory/{name}"] = _retained(config, name, drawn)
         elif name == "norm/gain" or name.endswith("bias"):
             tensors[f"in/memory/{name}"] = 0.3 * draw.standard_normal(shape)
         else:
             tensors[f"in/memory/{name}"] = draw.uniform(0.7, 1.3, shape)
     return tensors
+
+
+def _retained(config: Any, name: str, drawn: Array) -> Array:
+    """A drawn matrix, on the simplex where weights have logarithms (DEEP-32)."""
+    if not config.retention.positive or len(config.fast_shapes.get(name, ())) != 2:
+        return drawn
+    axes = {"matrix": (-2, -1), "row": -1, "column": -2}[config.retention.over]
+    powers = np.exp(2.0 * drawn)
+    shares: Array = config.retention.size * powers / powers.sum(axis=axes, keepdims=True)
+    return shares
 
 
 def _history(request: Any, config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
@@ -83,5 +94,8 @@ def _history(request: Any, config: Any, draw: Any, lead: tuple[int, ...]) -> dic
         if kind == "reference" and not (c.frozen_reference or c.read == "chunk_start"):
             continue
         for name, shape in config.fast_shapes.items():
-            tensors[f"in/state/{kind}/{name}"] = size * draw.standard_normal((*rows, *shape))
+            drawn = size * draw.standard_normal((*rows, *shape))
+            if kind != "momentum":
+                drawn = _retained(config, name, drawn)
+            tensors[f"in/state/{kind}/{name}"] = drawn
     return tensors

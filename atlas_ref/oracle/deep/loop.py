@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.deep import functions, schedule, steps
+from atlas_ref.oracle.deep import functions, retentions, schedule, steps
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Begin, Plan, Read, Refresh, Write
 from atlas_ref.oracle.deep.settings import Settings, rank
@@ -142,6 +142,7 @@ class _Loop:
 
     def _read(self, event: Read) -> None:
         seen = self._seen(self.W if event.of == "weights" else self.reference)
+        seen = retentions.seen(self.s.retention, self.rounding.touch, seen)
         queries = self.queries[..., event.first : event.last, :]
         values = functions.apply(
             self.writer.m,

@@ -16,6 +16,7 @@ class Settings(NamedTuple):
         c: the convention in force.
         chunk, window, span: C, c and R; a span of 0 for none.
         bias: what a write minimises of the errors.
+        retention: what a write keeps of a matrix.
         kind: of the weights of a window by lag.
         reduction, coupling, vectors, clip, clip_norm, adaptive, outer_gradient: of the clauses
             DEEP-7 to DEEP-12 and DEEP-18 to DEEP-21.
@@ -32,6 +33,7 @@ class Settings(NamedTuple):
     window: int
     span: int
     bias: Any
+    retention: Any
     kind: Any
     reduction: str
     coupling: str
@@ -95,6 +97,7 @@ def settings(values: Any, names: tuple[str, ...]) -> Settings:
         window=values.window,
         span=values.span or 0,
         bias=values.bias,
+        retention=values.retention,
         kind=values.window_weights,
         reduction=values.reduction,
         coupling=values.coupling,

@@ -123,7 +123,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         else:
             own = tensors[name].axes  # which names the tensor of the memory
             _check_leading(config, name, value.shape, shapes[own], sizes["..."][0])
-            check_values(name, value, Tensor(""))
+            check_values(name, value, Tensor("", low=_least(config, name)))
     _no_empty(sizes)
     _check_window(config, ordered)
     _check_held(config, ordered, sizes)
@@ -203,6 +203,15 @@ def _check_leading(
         fits, words = found == (*lead, *own), str((*lead, *own))
     if not fits or found[count:] != own:
         raise ValueError(f"{name}: shape {found}, expected {words}")
+
+
+def _least(config: Config, name: str) -> float | None:
+    """The least entry of weights that have logarithms (DEEP-32); None for any other tensor."""
+    tensor = name.removeprefix(MEMORY)
+    for kind in ("weights", "reference"):
+        tensor = tensor.removeprefix(f"{STATE}{kind}/")
+    matrix = len(config.fast_shapes.get(tensor, ())) == 2
+    return 0.0 if config.retention.positive and matrix else None
 
 
 def _fast(config: Config, name: str) -> bool:

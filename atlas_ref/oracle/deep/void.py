@@ -62,6 +62,8 @@ def _parameters(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
         void["window_weights"] = "the window is one token"
     if own.fast in ("matrices", "mlp") or all(rank(each) == 2 for each in parameters.names(own)):
         void["vectors"] = "no tensor but matrices is written"
+    if all(len(shape) < 2 for shape in own.fast_shapes.values()):
+        void["retention"] = "no matrix is written"
     if own.clip == "none":
         void["clip_norm"] = "there is no clip"
     if c.rate == "none":
@@ -72,6 +74,8 @@ def _parameters(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
         words = "these calls do not write"
         of_writes = ("bias", "reduction", "clip", "adaptive", "unfinished", "fast")
         void |= dict.fromkeys(of_writes, words)
+        if not own.retention.maps:
+            void["retention"] = words
     elif _whole(own, inputs):
         void["unfinished"] = "no chunk is incomplete where a document or the call ends"
     if "in/reset" not in inputs and not any(name.startswith("in/state/") for name in inputs):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.deep import functions, steps
+from atlas_ref.oracle.deep import functions, retentions, steps
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Write
 from atlas_ref.oracle.deep.settings import Settings, rank
@@ -70,6 +70,7 @@ class Writer(NamedTuple):
                 name: matrices.times(steps.factor(r, rank(name)), x)
                 for name, x in reference.items()
             }
+        reference = retentions.seen(s.retention, self.rounding.touch, reference)
         slow = self._each_constant(rows.slow)
         g = self._gradient(event, {**slow, **reference}, rows)
         h, second = self._steps(event, g, rows.gates)
@@ -168,7 +169,16 @@ class Writer(NamedTuple):
     def _after(self, axes: int) -> Callable[..., Array]:
         """W after a write, from retain, W before it, b and U (DEEP-13)."""
         way, c, store = self.rounding.way, self.s.c, self.rounding.store
-        return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
+        kind, touch = self.s.retention, self.rounding.touch
+        if axes != 2 or kind.kind == "l2":
+            return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
+
+        def after(r: Any, W: Array, b: Any, U: Array) -> Array:
+            before = retentions.before(kind, touch, W)
+            moved = steps.weights(way, c, r, before, b, U, axes)
+            return store(retentions.after(kind, touch, W, moved))
+
+        return after
 
     def _direction(self, event: Write, name: str, ahead: Array) -> Array:
         """U of one tensor, the steps of Newton-Schulz one by one where they are ops (DEEP-12)."""

@@ -67,6 +67,16 @@ SPACE: dict[str, tuple[Any, ...]] = {
         {"kind": "huber", "threshold": 0.5, "quadratic": "whole"},
         {"kind": "kl"},
     ),
+    "retention": (
+        *({"kind": "l2"},) * 6,
+        {"kind": "elastic_net", "threshold": 0.01},
+        {"kind": "kl", "size": 4.0},
+        {"kind": "kl", "over": "row"},
+        {"kind": "sphere", "over": "column", "size": 2.0},
+        {"kind": "ftrl", "threshold": 0.01},
+        {"kind": "lq"},
+        {"kind": "lq", "power": 1.5, "link": "mirror"},
+    ),
 }
 
 #: Names above that are fields of a request, not parameters of the case.

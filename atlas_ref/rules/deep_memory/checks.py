@@ -19,6 +19,7 @@ from atlas_ref.rules.checks import (
 )
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import State, Tensors, check_fast
+from tape import ops
 
 
 def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensors) -> None:
@@ -65,6 +66,7 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
                 )
             )
     _check_state(config, state, leading)
+    _check_positive(config, state, phi)
     _check_precision(tokens, state, phi)
 
 
@@ -105,6 +107,20 @@ def _check_state(config: Config, state: State, leading: tuple[int, ...]) -> None
         given = getattr(state, kind)
         if given:
             check_fast(config, f"state.{kind}", given, leading)
+
+
+def _check_positive(config: Config, state: State, phi: Tensors) -> None:
+    """Refuse weights without a logarithm, where the retention takes it (DEEP-32)."""
+    if not config.retention.positive:
+        return
+    matrices = [name for name, shape in config.fast_shapes.items() if len(shape) == 2]
+    arrays = {f"memory/{name}": phi[name] for name in matrices}
+    for kind in ("weights", "reference", "initial"):
+        given = getattr(state, kind)
+        arrays |= {f"state.{kind}.{name}": given[name] for name in matrices if given}
+    for name, x in arrays.items():
+        if bool(ops.less(x, 0.0).any()):
+            raise ValueError(f"{name}: has an entry below 0, retention kl needs weights from 0 on")
 
 
 def _check_precision(tokens: Any, state: State, phi: Tensors) -> None:

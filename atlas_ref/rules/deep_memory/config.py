@@ -14,6 +14,7 @@ from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.biases import Bias
 from atlas_ref.parts.memory_functions import MemoryFunction
+from atlas_ref.parts.retentions import Retention
 from atlas_ref.parts.window import Ones, WindowWeights
 from atlas_ref.rules import sequence
 from atlas_ref.types import Frozen
@@ -33,6 +34,7 @@ class Config(Frozen):
         chunk: C, tokens between two writes; call, all tokens of a document in a call.
         window: c, tokens that a write looks at; C unless given, as it must be for chunk call.
         bias: what a write minimises of the errors: l2, l1, lp, huber or kl.
+        retention: what a write keeps of each matrix: l2, elastic_net, kl, sphere, ftrl or lq.
         window_weights: kind of the weights of window tokens: ones, decay, gate or a product.
         span: R, tokens between refreshes of reference or read chunk_start; a multiple of C.
         reduction: sum of the losses of a write, or their mean over its tokens (and over the rows
@@ -64,6 +66,7 @@ class Config(Frozen):
     chunk: Count | Literal["call"] = 1
     window: Count
     bias: Bias = Bias()
+    retention: Retention = Retention()
     window_weights: WindowWeights = Ones()
     span: Count | None = None
     reduction: Literal["sum", "mean"] = "sum"

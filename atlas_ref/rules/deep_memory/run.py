@@ -19,7 +19,7 @@ from atlas_ref.rules.deep_memory.checks import check_call
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.outer import carried, readable
 from atlas_ref.rules.deep_memory.state import State, Tensors, call, document
-from atlas_ref.rules.deep_memory.write import Rates, Rows, update
+from atlas_ref.rules.deep_memory.write import Rates, Rows, mapped, update
 from atlas_ref.types import Array
 from tape import ops
 
@@ -273,7 +273,7 @@ class _Reads:
     def _read(self) -> None:
         if self.weights is None or self.begun == self.done:
             return
-        seen = readable(self.config, self.first, self.weights)
+        seen = mapped(self.config, readable(self.config, self.first, self.weights))
         queries = self.queries[..., self.begun : self.done, :]
         self.pieces.append(
             memory_functions.apply(self.config.memory, {**self.slow, **seen}, queries)

@@ -42,7 +42,7 @@ def settings_fit(config: Config) -> bool:
         and config.writes
         and config.coupling == "per_sample"
         and (config.clip, config.adaptive) == ("none", False)
-        and config.bias.kind == "l2"
+        and (config.bias.kind, config.retention.kind) == ("l2", "l2")
         and set(_matrices(config)) <= set(config.fast_shapes)
         and (GAIN not in config.fast_shapes or config.vectors == "raw")
         and (c.decay, c.reference, c.newton_schulz) == ("after_error", "running", "none")

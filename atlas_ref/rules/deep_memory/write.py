@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.parts import biases, memory_functions
+from atlas_ref.parts import biases, memory_functions, retentions
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.rules.deep_memory.carry import carry
 from atlas_ref.rules.deep_memory.config import Config
@@ -72,7 +72,7 @@ def update(
         rows, momentum, reference = (constant(each) for each in (rows, momentum, reference))
     if c.decay == "before_error":
         reference = {name: scaled(rates.retain, reference[name], ranks[name]) for name in ranks}
-    predicted, residual, g = gradient(config, reference, rows)
+    predicted, residual, g = gradient(config, mapped(config, reference), rows)
     a, b = _steps(config, g, rates)
     g = clipped(config, g)
     minus = c.momentum_sign == "minus"
@@ -87,7 +87,7 @@ def update(
         U[name] = direction(config, ahead, rank)
         U[name] = _through(config, U[name])
         change = scaled(b, U[name], rank)
-        W[name] = carry(rates.retain, weights[name], change, rank, minus=not adds)
+        W[name] = retained(config, rates.retain, weights[name], change, rank, minus=not adds)
     return Update(predicted, residual, g, S, U, W)
 
 
@@ -197,6 +197,30 @@ def direction(config: Config, S: Array, rank: int) -> Array:
     if config.vectors == "unit":
         return scaled(1.0 / (_root(_square(S, rank)) + GUARD), S, rank)
     return S
+
+
+def retained(
+    config: Config, retain: Any, W: Array, change: Array, rank: int, *, minus: bool
+) -> Array:
+    """W after a write: retain W - change, and of a matrix what its retention makes of it (DEEP-13,
+    DEEP-30).
+    """
+    if rank != 2 or config.retention.kind == "l2":
+        return carry(retain, W, change, rank, minus=minus)
+    own = config.retention
+    moved = carry(retain, retentions.decaying(own, W), change, rank, minus=minus)
+    return retentions.kept(own, W, moved)
+
+
+def mapped(config: Config, weights: Tensors) -> Tensors:
+    """The fast tensors with which the memory function computes (DEEP-33)."""
+    if not config.retention.maps:
+        return weights
+    shapes = config.fast_shapes
+    return {
+        name: retentions.mapped(config.retention, x) if len(shapes[name]) == 2 else x
+        for name, x in weights.items()
+    }
 
 
 def constant(x: Any) -> Any:

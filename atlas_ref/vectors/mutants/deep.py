@@ -35,7 +35,7 @@ FINE = (
 )
 
 #: Settings that are younger than the published sets, whose mutants never change (VEC-22).
-YOUNGER = ("parameters.bias",)
+YOUNGER = ("parameters.bias", "parameters.retention")
 
 #: Relative distance of results below which two readings are one function of a case (IDENT-4).
 SAME = 1e-7

@@ -85,6 +85,11 @@ HUBER: dict[str, Any] = {
     "parameters": {**PLAIN["parameters"], "bias": {"kind": "huber", "threshold": 2.0}},
 }
 
+SIMPLEX: dict[str, Any] = {
+    **PLAIN,
+    "parameters": {**PLAIN["parameters"], "retention": {"kind": "kl"}},
+}
+
 #: Axis of the design -> the case, the setting, and its other values.
 AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "memory_mlp": (POLYNOMIAL, "parameters.memory.gated", (False,)),
@@ -115,6 +120,21 @@ AXES: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "clip": (POLYNOMIAL, "parameters.clip", ("hard", "soft")),
     "ns steps": (POLYNOMIAL, "newton_schulz.steps", (10,)),
     "alpha in the box": (POLYNOMIAL, "gate", ("none",)),
+    "retention": (
+        PLAIN,
+        "parameters.retention",
+        (
+            {"kind": "elastic_net"},
+            {"kind": "sphere", "over": "row"},
+            {"kind": "ftrl", "threshold": 0.01},
+            {"kind": "lq", "link": "dual"},
+        ),
+    ),
+    "retention, its own numbers": (
+        SIMPLEX,
+        "parameters.retention",
+        ({"kind": "kl", "over": "row"}, {"kind": "kl", "size": 2.0}, {"kind": "lq"}),
+    ),
     "bias": (
         PLAIN,
         "parameters.bias",

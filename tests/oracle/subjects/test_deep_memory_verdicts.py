@@ -273,6 +273,17 @@ VOID: dict[str, tuple[dict[str, Any], set[str]]] = {
         },
         {"newton_schulz"},
     ),
+    "retention": (
+        {
+            "parameters": {
+                "memory": {"kind": "polynomial", "key_width": 2},
+                "fast": ["read_scale"],
+                "vectors": "raw",
+                "retention": {"kind": "sphere"},
+            },
+        },
+        {"parameters.retention"},
+    ),
     "parameters": (
         {
             "tokens": 4,
@@ -313,9 +324,13 @@ VOID: dict[str, tuple[dict[str, Any], set[str]]] = {
                 "reduction": "mean",
                 "fast": "mlp",
                 "bias": {"kind": "l1"},
+                "retention": {"kind": "kl"},
             }
         },
-        {f"parameters.{name}" for name in ("clip", "adaptive", "reduction", "fast", "bias")},
+        {
+            f"parameters.{name}"
+            for name in ("clip", "adaptive", "reduction", "fast", "bias", "retention")
+        },
     ),
 }
 

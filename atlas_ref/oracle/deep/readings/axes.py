@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep.readings.knobs import biases, retentions
 from atlas_ref.oracle.deep.readings.reading import Axis, Seen
 from atlas_ref.oracle.deep.settings import Settings, rank
-from atlas_ref.parts.biases import Bias
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.parts.window import Decay, Ones, Uniform
 
@@ -16,35 +16,6 @@ EPS = (2.0**-52, 1e-12, 1e-10, 1e-8, 1e-7, 2.0**-23, 1e-6, 1e-5, 1e-4, 1e-3)
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
 BASES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BOUNDS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-#: Attentional biases that are tried: every kind with every open reading (DEEP-26).
-BIASES: tuple[Bias, ...] = (
-    Bias(),
-    *(Bias(kind="l1", smoothing=each) for each in ("tanh", "root", "none")),
-    *(
-        Bias(kind="lp", power=power, smoothing=each)
-        for power in (1.5, 3.0, 4.0)
-        for each in ("tanh", "root", "none")
-    ),
-    *(
-        Bias(kind="huber", form=form, quadratic=quadratic, smoothing=each)
-        for form in ("coordinate", "mixture")
-        for quadratic in ("half", "whole")
-        for each in ("tanh", "root", "none")
-    ),
-    *(Bias(kind="huber", form="norm", quadratic=each) for each in ("half", "whole")),
-    *(Bias(kind="kl", targets=each) for each in ("softmax", "given")),
-)
-
-#: Values of the settings of the bias of a case.
-NUMBERS: dict[str, tuple[Any, ...]] = {
-    "power": (1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
-    "sharpness": (1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0),
-    "eps": (1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
-    "threshold": (0.1, 0.5, 1.0, 2.0, 5.0),
-    "form": ("coordinate", "norm", "mixture"),
-    "quadratic": ("half", "whole"),
-}
 
 #: Values of the settings of Newton-Schulz.
 NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
@@ -199,32 +170,6 @@ def _chosen(value: Any) -> Any:
     return {"kind": value.kind, **value.model_dump(mode="json", exclude_defaults=True)}
 
 
-def _biases(at: Seen) -> Sequence[Bias]:
-    """Every kind and every open reading of it, with the numbers of the case where it has them."""
-    own = at.s.bias
-    return [
-        *(each for each in BIASES if each.kind != "kl" or at.s.c.value_sign == "minus"),
-        *_numbers(own),
-    ]
-
-
-def _numbers(own: Bias) -> list[Bias]:
-    """The bias of a case with other numbers, and other readings with its numbers."""
-    read = {name: NUMBERS[name] for name in own.reads}
-    if own.kind == "huber":
-        read |= {name: NUMBERS[name] for name in ("threshold", "form", "quadratic")}
-    if own.kind == "lp":
-        read["power"] = NUMBERS["power"]
-    changed = []
-    for name, values in read.items():
-        for value in values:
-            fields = own.model_dump() | {name: value}
-            if name == "form" and value == "norm":
-                fields = {each: fields[each] for each in ("kind", "form", "threshold", "quadratic")}
-            changed.append(Bias(**fields))
-    return changed
-
-
 def _newton_schulz(at: Seen) -> Sequence[Any]:
     return ("none", at.s.c.newton_schulz if at.s.c.has_newton_schulz else NewtonSchulz())
 
@@ -257,7 +202,8 @@ AXES: tuple[Axis, ...] = (
     _field("chunk", _chunks),
     _field("window", _windows),
     _field("span", _spans),
-    _field("bias", _biases, said=_chosen),
+    _field("bias", biases, said=_chosen),
+    _field("retention", retentions, said=_chosen),
     _field("window_weights", _kinds, of="kind", said=_as_json),
     _field("reduction", _some("sum", "mean")),
     _field("coupling", _couplings),
