@@ -72,7 +72,7 @@ def recalled(local: Local, initial: Initial, q: Array, keys: Keys) -> Array:
         summed = ops.swapaxes(rows, -1, -2) @ rows
         size = ops.sum(ops.sum(rows * rows, axis=-1), axis=-1)
     moved = q @ ops.swapaxes(summed, -1, -2)
-    if projection.norm != "sum_of_norms" or projection.kind == "orthogonal":
+    if not _divides_sum(projection):
         return moved
     return _divided(moved, ops.expand_dims(ops.expand_dims(size, -1), -1))
 
@@ -213,7 +213,7 @@ def _moved(projection: Projection, ranges: Any, arrays: dict[str, Array]) -> Arr
         # P q and not q P: the same numbers, since P is symmetric, but the derivative by P is P q's
         moved = moved + ops.where(blocks.meets, Q, 0.0) @ ops.swapaxes(before, -1, -2)
     moved = blocks.joined(moved)
-    if "size" not in arrays:
+    if not _divides_sum(projection):
         return moved
     squares = blocks.cut(ops.sum(k * k, axis=-1, keepdims=True))
     inside = ops.where(blocks.inside, ops.swapaxes(squares, -1, -2), 0.0)
@@ -227,12 +227,17 @@ def _moved(projection: Projection, ranges: Any, arrays: dict[str, Array]) -> Arr
 
 def _held(projection: Projection, ranges: Any, k: Array, keys: Keys) -> Keys:
     """Sums over the range of the last token, which may have begun before these keys (TNT-11)."""
-    k = _divisible(projection, k[..., ranges[1:] == ranges[-1], :])
+    first = int(np.argmax(ranges[1:] == ranges[-1]))
+    k = _divisible(projection, k[..., first:, :])
     total = ops.swapaxes(k, -1, -2) @ k
-    size = None if keys.size is None else ops.sum(ops.sum(k * k, axis=-1), axis=-1)
+    size = ops.sum(ops.sum(k * k, axis=-1), axis=-1) if _divides_sum(projection) else None
     if ranges[0] != ranges[-1]:
         return _keys(total=total, size=size)
     return _keys(total=keys.total + total, size=None if size is None else keys.size + size)
+
+
+def _divides_sum(projection: Projection) -> bool:
+    return projection.kind == "sum_outer" and projection.norm == "sum_of_norms"
 
 
 def _divisible(projection: Projection, k: Array) -> Array:
