@@ -17,9 +17,10 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
+from atlas_ref.oracle.tnt.readings import listed, reading
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
@@ -226,6 +227,14 @@ SUBJECT = Subject(
         has_convention=True,
         states=STATE,
         features=void.features,
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=reading.run,
+            keeps=reading.keeps,
+            named={},
+        ),
         traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
         convention=parameters.convention,
         check_form=_check_form,

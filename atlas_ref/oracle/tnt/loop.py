@@ -95,6 +95,8 @@ def run(s: Settings, inputs: Tensors, means: Means) -> dict[str, Array]:
         for y, (a, b) in zip(total, itertools.pairwise(starts), strict=True)
     ]
     y = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
+    if s.combine == "mean":
+        y = y * (1.0 / max(1, sum(m.read != "none" for m in s.memories)))
     y = ops.stack([means.take("y", t, y[..., t, :]) for t in range(T)], axis=-2)
     position = np.asarray(at + T - starts[-2], np.int64)
     ordered = {f"out/state/{m.name}/": m for m in s.memories}
@@ -164,10 +166,12 @@ class _Document:
         m, rounds = self.m, Rounds(self.means.rounding.way, self.means.rounding.touch)
         held = projection.nothing(m, self.k, self.lead)
         if resumed:
-            held = projection.of_inputs(self.inputs, m.name)
+            held = projection.of_inputs(self.inputs, m, held)
+        k = ops.stop_gradient(self.k) if m.held == "keys" else self.k
         queries, held = projection.moved(
-            m, self.k, self.own["q"], held, self.number, rounds, self._moved, self.own.get("W_QK")
+            m, k, self.own["q"], held, self.number, rounds, self._moved, self.own.get("W_QK")
         )
+        queries = ops.stop_gradient(queries) if m.held == "whole" else queries
         moved[f"{m.name}:{self.first}"] = queries
         if m.asks:
             queries = moved[f"{m.asks}:{self.first}"]
@@ -203,10 +207,12 @@ class _Document:
     def _anew(self, before: State | None) -> State:
         """The memory where a document or a shard starts (TNT-2, TNT-4)."""
         m, tensors = self.m, {"M": self._whole("M0")}
+        if m.held_start and before is not None:
+            tensors["M"] = ops.stop_gradient(tensors["M"])
         if has_momentum(m, self.own, self.s.rule):
             tensors["S"] = self._whole("S0")
             if before is not None and m.reset_momentum == "carry":
-                tensors["S"] = before.tensors["S"]
+                tensors["S"] = before.tensors.get("S", tensors["S"])
         if before is None or m.chunk_origin == "shard":
             return State(tensors, phase(self.m, self.number) if before is None else 0)
         if "M_ref" in before.tensors:

@@ -47,17 +47,22 @@ def twice(m: Memory, numbers: Array) -> Array:
 
 def listed(case: Any) -> list[Listed]:
     """The ops that some token of a case computes."""
-    s, ops = settings_of(case), []
+    return listed_under(settings_of(case), case.inputs)
+
+
+def listed_under(s: Settings, inputs: Any) -> list[Listed]:
+    """The same under some settings."""
+    ops: list[Listed] = []
     reads = []
     for m in s.memories:
-        own = _Sources(case, m)
+        own = _Sources(inputs, m)
         p = m.projection
         if p.kind != "none":
             source = (own("q"), f"in/{m.name}/W_QK") if p.kind == "learned" else own.all("k", "q")
             ops.append((f"{m.name}/projected", source, "TNT-7"))
-        if twice(m, numbers(s, case.inputs)).any():
+        if twice(m, numbers(s, inputs)).any():
             ops += _of_write(s, m, own, f"{m.name}/{EXTRA}")
-        if m.writes and tokens_of(s, m, case, extra=False):
+        if m.writes and tokens_of(s, m, inputs, extra=False):
             ops += _of_write(s, m, own, m.name)
         if m.read != "none":
             ops.append(_of_read(m, own, s))
@@ -68,9 +73,9 @@ def listed(case: Any) -> list[Listed]:
 class _Sources:
     """The tensor of a case from which a memory takes a quantity."""
 
-    def __init__(self, case: Any, m: Memory) -> None:
-        self.m, self.inputs = m, case.inputs
-        self.tensors = of_memory(case.inputs, m.name)
+    def __init__(self, inputs: Any, m: Memory) -> None:
+        self.m, self.inputs = m, inputs
+        self.tensors = of_memory(inputs, m.name)
 
     def __call__(self, name: str) -> str:
         own = f"in/{self.m.name}/{name}"
@@ -128,19 +133,23 @@ def _of_read(m: Memory, own: _Sources, s: Settings) -> Listed:
     return f"{m.name}/y", (f"{m.name}/M{at}", query), FAMILY[s.rule].clauses["y"]
 
 
-def tokens_of(s: Settings, m: Memory, case: Any, *, extra: bool) -> tuple[int, ...]:
+def tokens_of(s: Settings, m: Memory, inputs: Any, *, extra: bool) -> tuple[int, ...]:
     """Tokens whose writes a memory computes; of the extra ones of Eq 5, these."""
-    found = numbers(s, case.inputs)
+    found = numbers(s, inputs)
     chosen = twice(m, found) if extra else ~lost(m, found)
     return tuple(np.nonzero(chosen)[0].tolist())
 
 
 def tokens(case: Any, op: str) -> tuple[int, ...] | None:
     """Tokens whose writes compute an op, in order; None for an op of every token."""
+    return tokens_under(settings_of(case), case.inputs, op)
+
+
+def tokens_under(s: Settings, inputs: Any, op: str) -> tuple[int, ...] | None:
+    """The same under some settings."""
     name, _, last = op.rpartition("/")
     if last not in WRITE:
         return None
-    s = settings_of(case)
     memory, _, extra = name.partition("/")
     m = next(each for each in s.memories if each.name == memory)
-    return tokens_of(s, m, case, extra=bool(extra))
+    return tokens_of(s, m, inputs, extra=bool(extra))

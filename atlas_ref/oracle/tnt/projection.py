@@ -184,6 +184,7 @@ def _stacked(reads: list[Array]) -> Array:
     return ops.stack(reads, axis=-2)
 
 
-def of_inputs(inputs: Mapping[str, Array], name: str) -> Held:
-    """What a call before has left."""
-    return Held(*(inputs.get(f"in/state/{name}/{each}") for each in Held._fields))
+def of_inputs(inputs: Mapping[str, Array], m: Memory, nothing: Held) -> Held:
+    """What a call before has left; nothing where it left what another projection needs."""
+    left = {each: inputs.get(f"in/state/{m.name}/{each}") for each in names(m.projection)}
+    return nothing if None in [x if x is None else 0 for x in left.values()] else Held(**left)

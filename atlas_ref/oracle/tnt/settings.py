@@ -32,7 +32,9 @@ class Memory(NamedTuple):
         name: global, local0, ...
         shard: tokens between resets; None for a memory that nothing resets.
         late: tokens by which a reset comes late: no reading of the paper has any.
-        asks: which memory's query it is asked: its own, or that of another one.
+        asks: the memory whose query it is asked, in place of its own.
+        held: what of its projection has no gradient: "keys", the "whole" query, or nothing.
+        held_start: whether W_init has the gradient of the first shard alone.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Memory(NamedTuple):
     projection: Projection = Projection()
     late: int = 0
     asks: str = ""
+    held: str = ""
+    held_start: bool = False
 
     @property
     def is_global(self) -> bool:
@@ -69,13 +73,18 @@ class Memory(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """A TNT: one rule under one convention, and its memories in order."""
+    """A TNT: one rule under one convention, and its memories in order.
+
+    Attributes:
+        combine: "sum" of the reads, or their "mean", which no reading of the paper has.
+    """
 
     rule: str
     window: int
     c: Convention
     origin: int
     memories: tuple[Memory, ...]
+    combine: str = "sum"
 
 
 class Run(NamedTuple):
