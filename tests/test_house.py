@@ -222,7 +222,8 @@ def test_every_subject_declares_its_facts() -> None:
         assert subject.name == key
         assert subject.has_tokens == (subject.argument not in subject.tensors)
         assert subject.has_tokens or {subject.argument, subject.cotangent} == set(subject.tensors)
-        assert subject.needs_newton_schulz == (subject.rule is None and subject.has_newton_schulz)
+        alone = subject.rule is None and subject.own is None
+        assert subject.needs_newton_schulz == (alone and subject.has_newton_schulz)
 
 
 def test_the_help_of_a_command_that_loads_no_rule_names_all_of_them() -> None:

@@ -52,7 +52,10 @@ def certify(
     require_supported(case)
     case.require_one_memory("certify")
     if case.header.rule not in (*WRITES, *ALONE, *DEEP):
-        raise Unsupported(f"{case.name}: rule {case.header.rule}: certify is not yet supported")
+        raise Unsupported(
+            f"{case.name}: rule {case.header.rule}: certify is not yet supported; tolerance measures "
+            "how results round"
+        )
     arrays = exact(case)
     names = _inputs_of_gradients(case) if grad else []
     rounding = _Rounding(axes=len(leading(case.header, arrays)))

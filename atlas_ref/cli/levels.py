@@ -32,12 +32,13 @@ def levels(
 ) -> int:
     """Make a case of each level of a block, with the results that the file records of it."""
     from atlas_ref.oracle.cases.case import CaseError, load, save
-    from atlas_ref.oracle.subjects import BLOCK
+    from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
     from atlas_ref.oracle.subjects.block import parts
 
     case = load(file)
     if case.header.rule != BLOCK:
-        memory = case.title == case.header.rule
+        subject = SUBJECTS[case.header.rule]
+        memory = subject.own is None or subject.rule is not None
         raise CaseError(
             f"{file}: rule {case.title}: {'is one memory already' if memory else 'has no levels'}; "
             f"rule {BLOCK} has levels"

@@ -124,7 +124,8 @@ def new(
     rule: Annotated[
         str,
         typer.Argument(
-            help="omega, titans_lmm, delta, hebbian, deep_memory, newton_schulz, feature_map or cms",
+            help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, newton_schulz, feature_map "
+            "or cms",
             autocompletion=options.rules,
         ),
     ],
@@ -189,7 +190,8 @@ def new(
         typer.Option(
             "--parameter",
             metavar="NAME=VALUE",
-            help="deep_memory: chunk=4, memory.kind=mlp, ...; may be given several times.",
+            help="deep_memory, tnt: chunk=4, memory.kind=mlp, global.span=4, ...; may be given "
+            "several times.",
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "float64",

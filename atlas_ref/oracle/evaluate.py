@@ -236,7 +236,14 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
         for number, part in enumerate(block.parts(case)):
             _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
         return
-    if SUBJECTS[case.header.rule].rule is None:
+    subject = SUBJECTS[case.header.rule]
+    if subject.own is not None and subject.own.check_form is not None:
+        try:
+            subject.own.check_form(case, form, chunk)
+        except ValueError as error:
+            raise CaseError(f"{case.name}: {error}") from None
+        return
+    if subject.rule is None:
         if form != "sequential" or chunk is not None:
             raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
         return

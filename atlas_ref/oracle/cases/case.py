@@ -300,10 +300,12 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
             if own is not None
             else levels.checked(header, inputs, lambda part, its: _build(name, part, its).inputs)
         )
-        stated = own is not None and own.has_convention
-        convention = resolve(header.convention, rule=header.rule) if stated else Convention()
         return Case(
-            name=name, header=header, convention=convention, inputs=inputs, recorded=recorded
+            name=name,
+            header=header,
+            convention=_convention_of(header),
+            inputs=inputs,
+            recorded=recorded,
         )
     convention = resolve(header.convention, rule=header.rule, level=header.level)
     in_force = effective(convention, rule=header.rule)
@@ -317,6 +319,17 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     for key, value in inputs.items():
         check_values(key, value, table[key])
     return Case(name=name, header=header, convention=convention, inputs=inputs, recorded=recorded)
+
+
+def _convention_of(header: Header) -> Convention:
+    """The convention in force where a subject has something in place of the family's tensors."""
+    own = SUBJECTS[header.rule].own
+    if own is None or not own.has_convention:
+        return Convention()
+    if own.convention is not None:
+        in_force: Convention = own.convention(header)
+        return in_force
+    return resolve(header.convention, rule=header.rule)
 
 
 def _check_convention(header: Header, convention: Convention) -> None:

@@ -119,8 +119,8 @@ class Header(Frozen):
     )
     parameters: dict[str, Any] | None = Field(
         None,
-        description="rule layer: arguments of its constructor; rule deep_memory: its settings; "
-        "reserved rules: free",
+        description="rule layer: arguments of its constructor; rules deep_memory and tnt: their "
+        "settings; reserved rules: free",
     )
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")

@@ -45,7 +45,7 @@ class Request(Frozen):
         periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
             of rule cms those of all levels.
         levels, combine: of rule cms: names of rules, or what a case says of each level.
-        parameters: of rule deep_memory, as a case has them.
+        parameters: of rules deep_memory and tnt, as a case has them.
     """
 
     rule: str
@@ -176,6 +176,10 @@ def _header(request: Request) -> dict[str, Any]:
     for key in ("span", "feature_map", "window_weights", "parameters"):
         if getattr(request, key):
             fields[key] = getattr(request, key)
+    own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
+    if own is not None and own.sample:
+        open_ = {} if set(own.sample) & set(request.parameters) else own.sample
+        fields["parameters"] = {**open_, **request.parameters}
     if request.convention != "spec":
         fields["convention"] = request.convention
     if request.per_dimension_gates and request.level == "projected" and request.rule in FAMILY:

@@ -20,6 +20,7 @@ from atlas_ref.oracle.cases.tensors import (
 from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.oracle.subjects.subject import SEQUENCE_KEYS
+from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with
 
@@ -54,7 +55,7 @@ def case_schema() -> dict[str, Any]:
     }
     for own in (header, definitions["LevelHeader"]):
         own["properties"]["convention"] = convention
-    definitions |= deep_definitions()
+    definitions |= deep_definitions() | tnt_definitions()
     definitions["LevelHeader"]["allOf"] = [_plain_rules(), _window_weights()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -65,6 +66,7 @@ def case_schema() -> dict[str, Any]:
         "x-tensors": tensor_table(),
         "x-layers": layer_tables(),
         "x-deep-memory": deep_table(),
+        "x-tnt": tnt_table(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -126,6 +128,7 @@ def _contracts() -> list[dict[str, Any]]:
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
         deep_contract(),
+        tnt_contract(field.alias or name for name, field in Header.model_fields.items()),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},

@@ -116,6 +116,9 @@ Orthogonalise = Callable[[Array], Array]
 #: carried S, carried M, read.
 Touch = Callable[[str, Array], Array]
 
+#: The change of an op of a token: residual, gradient, S, P, U, M, the memory that is read (read), y.
+Take = Callable[[str, int, Array], Array]
+
 
 class _Means(NamedTuple):
     """The functions by which every token is computed."""
@@ -124,6 +127,10 @@ class _Means(NamedTuple):
     way: Arithmetic
     store: Callable[[Array], Array] | None
     touch: Touch | None
+    take: Take | None
+
+    def op(self, name: str, t: int, x: Array) -> Array:
+        return x if self.take is None else self.take(name, t, x)
 
     def at(self, place: str, x: Array) -> Array:
         return x if self.touch is None or x is None else self.touch(place, x)
@@ -137,6 +144,7 @@ def run(
     way: Arithmetic = PLAIN,
     store: Callable[[Array], Array] | None = None,
     touch: Touch | None = None,
+    take: Take | None = None,
 ) -> Outputs:
     """Drive the family over a sequence, in the order of CONV-29 (IDENT-3).
 
@@ -145,8 +153,9 @@ def run(
         way: the arithmetic of every product and sum.
         store: rounds M and S between tokens, where the state is kept in a narrower format.
         touch: changes a quantity at a named place, see `Touch`: a planted mistake.
+        take: called with each op of each token, see `Take`: a trace, or what was recorded.
     """
-    by = _Means(orthogonalise, way, store, touch)
+    by = _Means(orthogonalise, way, store, touch, take)
     T = inputs.keys.shape[-2]
     starts = [0, *(t for t in range(1, T) if inputs.reset[t]), T]
     reads: list[Array] = []
@@ -174,10 +183,10 @@ def run(
             )
             M = {"before": before.M, "chunk_start": before.reference}.get(structure.read, state.M)
             if structure.read == "call_end":
-                waiting.append(inputs.queries[..., t, :])
+                waiting.append(t)
             else:
-                reads.append(_read(structure, M, inputs.queries[..., t, :], by))
-        reads += [_read(structure, state.M, q, by) for q in waiting]
+                reads.append(_read(structure, inputs, M, t, by))
+        reads += [_read(structure, inputs, state.M, t, by) for t in waiting]
     return Outputs(
         ops.stack(reads, axis=-2), state.M, state.S, state.reference, state.stored, state.momenta
     )
@@ -262,30 +271,33 @@ def _write(
 ) -> _State:
     way = by.way
     e, stored = _residual(structure, inputs, state, t, keys, targets, by, active=True)
-    e, S0 = by.at("residual", e), by.at("carried S", state.S)
+    e = by.op("residual", t, by.at("residual", e))
+    S0 = by.at("carried S", state.S)
     a, b, m = _at(inputs.a, t), _at(inputs.b, t), _at(inputs.momentum, t)
     weights = inputs.weights[..., t, :, :]
     if structure.boundary == "cut":
         weights = ops.where(_older(structure, state), 0.0, weights)
     momenta = None
     if structure.order == "momentum_then_window":
-        g = by.at("gradient", steps.gradient(way, inputs.scale, e[..., -1:, :], keys[..., -1:, :]))
-        stored_S = steps.momentum(way, m, S0, a, g)
+        g = steps.gradient(way, inputs.scale, e[..., -1:, :], keys[..., -1:, :])
+        g = by.op("gradient", t, by.at("gradient", g))
+        stored_S = by.op("S", t, steps.momentum(way, m, S0, a, g))
         momenta = ops.concatenate(
             [state.momenta[..., 1:, :, :], ops.expand_dims(stored_S, -3)], axis=-3
         )
-        S = _weighted_sum(way, weights, momenta)
+        S = by.op("P", t, _weighted_sum(way, weights, momenta))
     else:
-        g = by.at("gradient", steps.gradient(way, weights, e, keys))
-        S = stored_S = steps.momentum(way, m, S0, a, g)
+        g = by.op("gradient", t, by.at("gradient", steps.gradient(way, weights, e, keys)))
+        S = stored_S = by.op("S", t, steps.momentum(way, m, S0, a, g))
     U = S
     if structure.argument in ("S", "written_back"):
         U = by.orthogonalise(S)
     elif structure.argument == "nesterov":
         U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g))
+    U = by.op("U", t, U)
     M = steps.memory(way, _at(inputs.retain, t), by.at("carried M", state.M), b, U)
     return state._replace(
-        M=M,
+        M=by.op("M", t, M),
         S=U if structure.argument == "written_back" else stored_S,
         stored=stored,
         momenta=momenta,
@@ -355,9 +367,10 @@ def _weighted_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
     return total
 
 
-def _read(structure: Structure, M: Array, q: Array, by: _Means) -> Array:
-    M = by.at("read", M)
-    return steps.read(by.way, by.orthogonalise(M) if structure.argument == "accumulated" else M, q)
+def _read(structure: Structure, inputs: Inputs, M: Array, t: int, by: _Means) -> Array:
+    M = by.op("read", t, by.at("read", M))
+    M = by.orthogonalise(M) if structure.argument == "accumulated" else M
+    return by.op("y", t, steps.read(by.way, M, inputs.queries[..., t, :]))
 
 
 def _at(column: Array, t: int) -> Array:

@@ -13,6 +13,7 @@ from atlas_ref.oracle.subjects import (
     layer,
     memory,
     newton_schulz,
+    tnt,
 )
 from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
 from atlas_ref.rules import FAMILY
@@ -25,6 +26,7 @@ SUBJECTS: dict[str, Subject] = {
     newton_schulz.SUBJECT.name: newton_schulz.SUBJECT,
     feature_map.SUBJECT.name: feature_map.SUBJECT,
     deep_memory.SUBJECT.name: deep_memory.SUBJECT,
+    tnt.SUBJECT.name: tnt.SUBJECT,
     BLOCK: block.subject(_MEMORIES),
     LAYER: layer.SUBJECT,
 }

@@ -164,6 +164,11 @@ class Own(NamedTuple):
         tolerance_of: (header) -> another such error and clause for this case; None for the same.
         traced: its loop, op by op; None where it has none.
         searched: its other readings; None where it has none.
+        convention: (header) -> the convention in force, where it is that of another rule.
+        check_form: (case, form, chunk) -> None; refuses a form that does not compute it. None
+            where the rule says which do.
+        sample: parameters of a new case that leaves them open.
+        swept: whether a sweep draws cases of it.
     """
 
     check_header: Callable[[Any], None]
@@ -186,6 +191,10 @@ class Own(NamedTuple):
     tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
     traced: Traced | None = None
     searched: Searched | None = None
+    convention: Callable[[Any], Any] | None = None
+    check_form: Callable[[Any, str, int | None], None] | None = None
+    sample: Mapping[str, Any] = {}
+    swept: bool = True
 
 
 class Subject(NamedTuple):

@@ -27,7 +27,8 @@ Choices = Mapping[str, Sequence[Any]]
 SWEPT = tuple(
     name
     for name, subject in SUBJECTS.items()
-    if subject.draw is not None and (subject.own is None or subject.own.has_convention)
+    if subject.draw is not None
+    and (subject.own is None or (subject.own.has_convention and subject.own.swept))
 )
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and

@@ -1,0 +1,246 @@
+"""The subject tnt: a global memory, local memories that every shard starts anew, their reads added.
+
+Specified in specs/tnt_cases.md (TNTCASE-1, TNTCASE-5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref import backend
+from atlas_ref.conventions import Convention
+from atlas_ref.forms import tnt
+from atlas_ref.forms.support import require
+from atlas_ref.forms.tnt.state import Keys, Place, start_like
+from atlas_ref.oracle.subjects import memory
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.tnt import inputs as tnt_inputs
+from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
+from atlas_ref.oracle.tnt.readings import listed, reading
+from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
+from atlas_ref.rules import FAMILY
+from atlas_ref.rules.sequence import Tokens
+from atlas_ref.types import Array, Frozen
+from tape import ops as tape
+
+#: Error of a result in float64 that is allowed, and why (TNTCASE-7).
+TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
+
+_HELD = "|".join(tensors.HELD)
+_FIRST = "|".join([*tensors.FIRST, *loop.TOKENS])
+
+#: Names of results (TNTCASE-5, TNTCASE-6).
+RESULTS = re.compile(
+    rf"out/y|out/state/position|(out|grad)/state/(global|local\d+)/({_HELD})"
+    rf"|grad/(global|local\d+)/({_FIRST})|grad/({'|'.join(loop.TOKENS)})"
+)
+
+#: Results that are the state, in the format in which it is kept (TOL-8).
+STATE = re.compile(r"out/state/(global|local\d+)/(M|S|M_ref|window_momentum)")
+
+#: Clause of a result by the end of its name.
+CLAUSES = {
+    "out/y": "TNT-1",
+    "out/state/position": "TNT-11",
+    "P": "TNT-7",
+    "P_size": "TNT-9",
+    "P_keys": "TNT-8",
+}
+
+
+class Part(Frozen):
+    """One memory as a case of its own, as far as `subjects.memory` looks at it."""
+
+    header: Run
+    convention: Convention
+    inputs: dict[str, Any]
+
+
+def config(case: Any, inputs: Mapping[str, Any], form: str, chunk: int | None) -> tnt.Config:
+    """The settings of a case with these inputs."""
+    return parameters.config(
+        case.header,
+        inputs["in/k"].shape[-1],
+        inputs["in/v"].shape[-1],
+        form=form,
+        chunk=chunk,
+        own=case.convention.replaced(layout=Convention().layout),
+    )
+
+
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
+    s, made = settings_of(case), config(case, inputs, form, chunk)
+    reset = np.asarray(inputs["in/reset"]).astype(bool) if "in/reset" in inputs else None
+    each = {m.name: loop.of_memory(inputs, m.name) for m in s.memories}
+    given = tuple(
+        Tokens(**{name: own[name] for name in loop.TOKENS if name in own}, reset=reset)
+        for own in each.values()
+    )
+    first = tuple(
+        tnt.Initial(M=own.get("M0"), S=own.get("S0"), W_QK=own.get("W_QK")) for own in each.values()
+    )
+    params = tnt.Params(memories=first)
+    k = given[0].k
+    with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
+        state = start_like(made, params, k.shape[:-2], k)
+        if "in/state/position" in inputs:
+            state = _resumed(s, made, inputs, given, state)
+        state, y = tnt.run(made, params, given, state)
+    out = {"out/y": y, "out/state/position": np.asarray(state.position, np.int64)}
+    for m, own, place in zip(s.memories, each.values(), state.places, strict=True):
+        needs = tensors.kept(s, m, own)
+        left = _left(m, {**own, **_of_state(inputs, m)}, place.memory, needs)
+        left |= {"P": place.keys.total, "P_size": place.keys.size, "P_keys": place.keys.rows}
+        out |= {f"out/state/{m.name}/{name}": left[name] for name in needs}
+    return out, None
+
+
+def _resumed(
+    s: Settings, made: tnt.Config, inputs: Mapping[str, Array], given: Any, fresh: tnt.State
+) -> tnt.State:
+    """The state that a call before has left (TNTCASE-4)."""
+    position = int(inputs["in/state/position"])
+    places = []
+    for m, kind, tokens in zip(s.memories, made.memories, given, strict=True):
+        held = _of_state(inputs, m)
+        run = kind.run_config
+        phase = loop.phase(m, position)
+        names = {"M": "in/M0", "S": "in/S0"}
+        ordinary = {names.get(name, f"in/{name}"): x for name, x in held.items()}
+        part = Part.trusted(
+            header=Run(s.rule, s.window, run.span, phase),
+            convention=run.convention,
+            inputs=ordinary,
+        )
+        state = memory.initial_state(kind.rule, run, ordinary, part, tokens)
+        keys = Keys(
+            total=inputs.get(f"in/state/{m.name}/P"),
+            size=inputs.get(f"in/state/{m.name}/P_size"),
+            rows=inputs.get(f"in/state/{m.name}/P_keys"),
+        )
+        places.append(Place(memory=state, keys=keys))
+    return fresh.replaced(position=position, places=tuple(places))
+
+
+def _of_state(inputs: Mapping[str, Array], m: Memory) -> dict[str, Array]:
+    """The tensors of a memory's rule in a state that was left."""
+    prefix = f"in/state/{m.name}/"
+    return {
+        name.removeprefix(prefix): x
+        for name, x in inputs.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) not in projection.Held._fields
+    }
+
+
+def _left(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[str, Array]:
+    """What the rule of a memory leaves, by the names of an ordinary case (CONV-37).
+
+    Args:
+        own: tensors of the memory, and the window that it began the call with.
+    """
+    values = {"M": state.M}
+    if "S" in needs:
+        values["S"] = state.S
+    if "M_ref" in needs:
+        values["M_ref"] = state.reference
+    if "window_k" not in needs:
+        return values
+    n = min(state.filled, state.keys.shape[-2] - 1)
+    for name in ("window_k", "window_v"):
+        before = [own[name]] if name in own else []
+        rows = tape.concatenate([*before, own[name.removeprefix("window_")]], axis=-2)
+        values[name] = rows[..., rows.shape[-2] - n :, :]
+    of_window = {
+        "window_gate_before": (state.token_gates, -1),
+        "window_residual": (state.residuals, -2),
+        "window_momentum": (state.momenta, -3),
+    }
+    for name, (rows, axis) in of_window.items():
+        if name in needs:
+            first = rows.shape[axis] - n
+            values[name] = rows[(..., slice(first, None), *[slice(None)] * (-axis - 1))]
+    return values
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    """The same as plain runs, which share no code with forms and rules (TOL-3)."""
+    return loop.run(settings_of(case), inputs, loop.Means(rounding))
+
+
+def _check_form(case: Any, form: str, chunk: int | None) -> None:
+    """Refuse a form that does not compute a memory of the case (TNTCASE-11)."""
+    for each in config(case, case.inputs, "sequential", None).memories:
+        require(each.rule.name, each.run_config.convention, form, chunk)
+
+
+def clause(header: Any, name: str) -> str:
+    """The clause about a result."""
+    if name.startswith("grad/"):
+        return "TNT-14"
+    last = name.rpartition("/")[2]
+    return (
+        CLAUSES.get(name)
+        or CLAUSES.get(last)
+        or FAMILY[parameters.rule_of(header)].clauses.get(last, "TNT-11")
+    )
+
+
+def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
+    return void.reasons(header, inputs)
+
+
+def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    raise ValueError(f"rule {parameters.NAME}: its tensors are those of its memories")
+
+
+SUBJECT = Subject(
+    name=parameters.NAME,
+    result="out/y",
+    cotangent="in/y_bar",
+    clauses={"out": "TNTCASE-1", "grad": "TNT-14"},
+    legal=_legal,
+    evaluate=_evaluate,
+    plain=_plain,
+    draw=tnt_inputs.draw,
+    has_axes=False,
+    has_newton_schulz=True,
+    own=Own(
+        check_header=parameters.check_header,
+        checked=tensors.checked,
+        constants=lambda header: set(),
+        result=lambda header: "out/y",
+        loss=lambda header: "",
+        no_loss=lambda header, inputs: "",
+        clause=clause,
+        void=_void,
+        numbers=tensors.numbers,
+        between=lambda header, inputs: {},
+        results=RESULTS,
+        tolerance=TOLERANCE,
+        measured=True,
+        has_convention=True,
+        states=STATE,
+        features=void.features,
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=reading.run,
+            keeps=reading.keeps,
+            named={},
+        ),
+        traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+        convention=parameters.convention,
+        check_form=_check_form,
+        sample=tnt_inputs.SAMPLE,
+        swept=False,
+    ),
+)
+
+__all__ = ["SUBJECT"]

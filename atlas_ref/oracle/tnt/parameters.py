@@ -1,0 +1,215 @@
+"""The key `parameters` of a case of a TNT, and the keys beside it (TNTCASE-2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, create_model
+
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.forms import tnt
+from atlas_ref.messages import first_problem, meant
+from atlas_ref.oracle.subjects.subject import LEVELS
+from atlas_ref.rules import FAMILY, RULES
+from atlas_ref.types import Frozen
+
+#: The value of the key `rule`.
+NAME = "tnt"
+
+#: Keys of a header of this rule.
+KEYS = ("schema", "rule", "level", "form", "chunk", "convention", "parameters", "note", "trace")
+
+#: Where a key of an ordinary case stands here.
+_MOVED = {"window": "it is parameters.window", "span": "every memory has one in parameters"}
+
+#: Axes of the convention that TNT sets for each memory (TNT-13).
+SET = ("reference", "read", "span_origin")
+
+#: Fields of a memory that say which rule it is, and how it is computed.
+OTHER = ("config", "form", "chunk")
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Base(Frozen):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+def _settings(name: str, of: type[Frozen], words: str) -> Any:
+    """The settings of a memory that stand in a case."""
+    fields: dict[str, Any] = {
+        field: (each.annotation, each)
+        for field, each in of.model_fields.items()
+        if field not in OTHER
+    }
+    # pydantic keeps the range of a count beside its annotation
+    fields |= {field: (Count, ...) for field in ("span", "shard") if field in fields}
+    return create_model(name, __base__=_Base, __doc__=words, **fields)
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    GlobalMemory: TypeAlias = Any
+    LocalMemory: TypeAlias = Any
+else:
+    GlobalMemory = _settings("GlobalMemory", tnt.Global, "Settings of the global memory (TNT-3).")
+    LocalMemory = _settings("LocalMemory", tnt.Local, "Settings of a local memory (TNT-4).")
+
+#: Rules that a memory may have.
+Name: Any = Literal[tuple(FAMILY)]
+#: Readings of the paper whose settings stand where a case leaves them open.
+PresetName: Any = Literal[tuple(tnt.PRESETS)]
+
+
+class Parameters(_Base):
+    """Settings of a TNT, every memory under the same rule (TNT-1, TNT-12)."""
+
+    rule: Name = Field("titans_lmm", description="of every memory")
+    window: Count = Field(1, description="c of rule omega, tokens that the gradient looks at")
+    preset: PresetName = Field("paper", description="whose settings stand where none is stated")
+    origin: Literal[0, 1] = Field(0, description="number of the first token")
+    global_: GlobalMemory | None = Field(None, alias="global", description="null for none")
+    locals_: Annotated[tuple[LocalMemory, ...], Field(max_length=LEVELS)] = Field(
+        (), alias="locals", description="local memories"
+    )
+
+
+#: Names of the parameters, as a case has them.
+FIELDS = tuple(each.alias or name for name, each in Parameters.model_fields.items())
+
+
+def check_header(header: Any) -> None:
+    """Refuse keys of other rules, and settings that do not exist or contradict each other.
+
+    Source: TNTCASE-2.
+
+    Raises:
+        ValueError: names the key or the parameter, what was found and what is needed.
+    """
+    for key in header.model_fields_set:
+        name = key.rstrip("_")
+        if name not in KEYS:
+            where = _MOVED.get(name, f"it has {', '.join(KEYS)}")
+            raise ValueError(f"{name}: the rule {NAME} has none; {where}")
+    if header.level != "projected":
+        raise ValueError(f"level: the rule {NAME} has projected alone, found {header.level}")
+    if isinstance(header.convention, Mapping):
+        for axis in SET:
+            if axis in header.convention:
+                raise ValueError(
+                    f"convention: {axis}: TNT sets it for each memory, in parameters.global and "
+                    "parameters.locals"
+                )
+    config(header, 2, 2)
+
+
+def parsed(header: Any) -> Parameters:
+    """The parameters of a case, with those of their preset, validated one by one.
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    given = header.parameters or {}
+    for key in given:
+        if key not in FIELDS:
+            raise ValueError(
+                f"parameters.{key}: the rule {NAME} has none; it has {', '.join(FIELDS)}"
+                f"{meant(key, FIELDS)}"
+            )
+    rule = given.get("rule")
+    if isinstance(rule, str) and rule in RULES and rule not in FAMILY:
+        raise ValueError(
+            f"parameters.rule: {rule} is no rule of the linear family; memories of a case of a "
+            f"TNT have {', '.join(FAMILY)}"
+        )
+    try:
+        made = Parameters.model_validate_json(json.dumps(_with_preset(given)))
+    except ValidationError as error:
+        raise ValueError(f"parameters.{first_problem(error)}") from None
+    if made.global_ is None and not made.locals_:
+        raise ValueError("parameters: no global memory and no locals; at least one is needed")
+    if made.window > 1 and not FAMILY[made.rule].has_window:
+        raise ValueError(f"parameters.window: {made.rule} looks at one token, found {made.window}")
+    return made
+
+
+def _with_preset(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters in which a preset has filled what they leave open (TNT-12)."""
+    name = given.get("preset", "paper")
+    changes = tnt.PRESETS.get(name, {}) if isinstance(name, str) else {}
+    filled = dict(given)
+    if isinstance(given.get("global"), dict):
+        filled["global"] = {**changes.get("global", {}), **given["global"]}
+    if isinstance(given.get("locals"), list):
+        filled["locals"] = [_local(each, changes) for each in given["locals"]]
+    return filled
+
+
+def _local(given: Any, changes: Mapping[str, Any]) -> Any:
+    if not isinstance(given, dict):
+        return given
+    own = given.get("projection", {})
+    moved = {**changes.get("projection", {}), **own} if isinstance(own, dict) else own
+    return {**changes.get("local", {}), **given, **({"projection": moved} if moved != {} else {})}
+
+
+def rule_of(header: Any) -> str:
+    """The rule of the memories, whose convention the header has."""
+    return str(parsed(header).rule)
+
+
+def convention(header: Any) -> Convention:
+    """The convention of every memory."""
+    return resolve(header.convention, rule=rule_of(header))
+
+
+def names(parameters: Parameters) -> tuple[str, ...]:
+    """Names of the memories: global, local0, local1, ..."""
+    count = range(len(parameters.locals_))
+    first = ("global",) if parameters.global_ is not None else ()
+    return (*first, *(f"local{i}" for i in count))
+
+
+def config(
+    header: Any,
+    d_in: int,
+    d_out: int,
+    *,
+    form: str | None = "sequential",
+    chunk: int | None = None,
+    own: Convention | None = None,
+) -> tnt.Config:
+    """The settings of a case whose keys and values have these sizes.
+
+    Args:
+        form, chunk: of every memory's run.
+        own: the convention in force; that of the header when None.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+    parameters = parsed(header)
+    rule = FAMILY[parameters.rule]
+    sizes: dict[str, Any] = {"window": parameters.window} if rule.has_window else {}
+    made = rule.Config(d_in=d_in, d_out=d_out, convention=own or convention(header), **sizes)
+    shared = {"config": made, "form": form, "chunk": chunk}
+
+    def memory(kind: Any, given: Any, where: str) -> Any:
+        try:
+            return kind(
+                **shared, **{field: getattr(given, field) for field in type(given).model_fields}
+            )
+        except ValidationError as error:
+            raise ValueError(f"parameters.{where}.{first_problem(error)}") from None
+
+    given = parameters.global_
+    return tnt.Config(
+        global_memory=None if given is None else memory(tnt.Global, given, "global"),
+        local_memories=tuple(
+            memory(tnt.Local, each, f"locals.{i}") for i, each in enumerate(parameters.locals_)
+        ),
+        origin=parameters.origin,
+    )

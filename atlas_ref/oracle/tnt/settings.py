@@ -1,0 +1,113 @@
+"""Settings of a TNT as its plain program has them, habits of other programs among them.
+
+Written from specs/tnt.md (TNT-3 to TNT-9).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.tnt import parameters
+from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
+
+
+class Projection(NamedTuple):
+    """How queries of a local memory are moved (TNT-7 to TNT-9)."""
+
+    kind: str = "none"
+    range: str = "chunk"
+    window: int | None = None
+    own: str = "inclusive"
+    norm: str = "per_key"
+    dependent: float = 1e-8
+
+
+class Memory(NamedTuple):
+    """One memory: its chunks, its shards, its write and its read.
+
+    Attributes:
+        name: global, local0, ...
+        shard: tokens between resets; None for a memory that nothing resets.
+        late: tokens by which a reset comes late: no reading of the paper has any.
+        asks: the memory whose query it is asked, in place of its own.
+        held: what of its projection has no gradient: "keys", the "whole" query, or nothing.
+        held_start: whether W_init has the gradient of the first shard alone.
+    """
+
+    name: str
+    span: int
+    shard: int | None = None
+    read: str = "chunk_start"
+    writes: bool = True
+    sum: str = "exclusive"
+    base: str = "chunk_start"
+    reset: str = "before_write"
+    reset_momentum: str = "zero"
+    chunk_origin: str = "shard"
+    projection: Projection = Projection()
+    late: int = 0
+    asks: str = ""
+    held: str = ""
+    held_start: bool = False
+
+    @property
+    def is_global(self) -> bool:
+        return self.name == "global"
+
+    def place(self, number: Any) -> Any:
+        """Place of a token, or of each, in its chunk (TNT-5)."""
+        from_start = number if self.chunk_origin == "document" else self.in_shard(number)
+        return from_start % self.span
+
+    def in_shard(self, number: Any) -> Any:
+        """Place of a token, or of each, in its shard; its number where nothing resets (TNT-4)."""
+        return number if self.shard is None else (number - self.late) % self.shard
+
+    def starts(self, number: Any) -> Any:
+        """Whether a reset comes before a token, or each (TNT-4)."""
+        nothing = np.zeros(np.shape(number), bool)
+        return nothing if self.shard is None else self.in_shard(number) == 0
+
+
+class Settings(NamedTuple):
+    """A TNT: one rule under one convention, and its memories in order.
+
+    Attributes:
+        combine: "sum" of the reads, or their "mean", which no reading of the paper has.
+    """
+
+    rule: str
+    window: int
+    c: Convention
+    origin: int
+    memories: tuple[Memory, ...]
+    combine: str = "sum"
+
+
+class Run(NamedTuple):
+    """An ordinary run, by the keys of a header that the family reads."""
+
+    rule: str
+    window: int
+    span: int
+    phase: int
+    level: str = "projected"
+    feature_map: FeatureMap = IDENTITY
+    window_weights: Any = None
+
+
+def settings_of(case: Any) -> Settings:
+    """The settings of a case."""
+    given = parameters.parsed(case.header)
+    memories = []
+    for name in parameters.names(given):
+        own: Any = given.global_ if name == "global" else given.locals_[int(name[5:])]
+        fields = {each: getattr(own, each) for each in type(own).model_fields}
+        if name != "global":
+            moved = {each: getattr(own.projection, each) for each in Projection._fields}
+            fields["projection"] = Projection(**moved)
+        memories.append(Memory(name, **fields))
+    return Settings(given.rule, given.window, case.convention, given.origin, tuple(memories))

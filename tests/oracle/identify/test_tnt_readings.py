@@ -1,0 +1,219 @@
+"""Readings of a TNT: every setting and every mistake is found in what a program returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.identify.answer import Identification
+from atlas_ref.oracle.identify.deciding import deciding_case
+from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.replay.loop import run_ops
+from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs
+from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.oracle.tnt.readings import listed, reading
+from tests.support import tnt_cases
+from tests.support.close import relative_error, reordered
+from tests.truth import tnt_loops as loops
+
+#: A program that adds in another order than the library.
+WAY = Arithmetic("as a tree", "pairwise")
+OTHER = Rounding(WAY, lambda x: x, lambda x: x, None)
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "one": {
+        "tokens": 9,
+        "d_in": 3,
+        "d_out": 4,
+        "heads": 1,
+        "parameters": {"global": {"span": 4}, "locals": [{"span": 2, "shard": 4}]},
+    },
+    "resumed": {
+        "tokens": 8,
+        "d_in": 3,
+        "d_out": 4,
+        "heads": 1,
+        "history": 3,
+        "convention": {"newton_schulz": "none"},
+        "parameters": {
+            "rule": "omega",
+            "window": 2,
+            "origin": 1,
+            "locals": [{"span": 2, "shard": 4}, {"span": 3, "shard": 5}],
+        },
+    },
+}
+CASES = {name: tnt_cases.made(**request, dtype="float32") for name, request in REQUESTS.items()}
+
+
+def answered(case: Any, *chosen: Any) -> dict[str, Any]:
+    """What a program with some readings returns in float32."""
+    results = reading.run(converted(case, "float32"), case, OTHER, chosen)
+    return {name: np.asarray(x) for name, x in results.items()}
+
+
+def shown(case: Any, kind: Any) -> list[Any]:
+    """Readings that values show: those whose results are not the case's own."""
+    inputs = converted(case, "float64")
+    own = reading.run(inputs, case, OTHER, ())
+    found = []
+    for each in kind(case):
+        other = reading.run(inputs, case, OTHER, (each,))
+        same = own.keys() == other.keys() and all(
+            other[name].shape == x.shape and relative_error(other[name], x) < 1e-5
+            for name, x in own.items()
+        )
+        if not (each.grad or same):
+            found.append(each)
+    return found
+
+
+def fits(answer: Identification, change: Any) -> bool:
+    """Whether a change is the match, or one of the settings beside it."""
+    if answer.verdict not in ("MATCH", "UNDECIDABLE"):
+        return False
+    if answer.from_own == dict(change):
+        return True
+    named = [dict(twin.changes) for twin in answer.twins]
+    of_void = set(answer.void)
+    return dict(change) in named or {f"{a}={v}" for a, v in change.items()} <= of_void
+
+
+SETTINGS = [(name, each) for name, case in CASES.items() for each in shown(case, listed.settings)]
+MISTAKES = [(name, each) for name, case in CASES.items() for each in shown(case, listed.mistakes)]
+
+
+@pytest.mark.clause("TNTCASE-12", "IDENT-7")
+@pytest.mark.sample(10)
+@pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
+def test_every_other_setting_is_found(name: str, each: Any) -> None:
+    answer = identify(CASES[name], answered(CASES[name], each))
+    assert fits(answer, each.change), (answer.verdict, answer.from_own, answer.void)
+    assert not answer.own
+
+
+@pytest.mark.clause("TNTCASE-13", "IDENT-14")
+@pytest.mark.sample(10)
+@pytest.mark.parametrize(("name", "each"), MISTAKES, ids=lambda each: getattr(each, "name", each))
+def test_every_mistake_is_found_or_is_a_setting(name: str, each: Any) -> None:
+    answer = identify(CASES[name], answered(CASES[name], each))
+    words = [one.words for one in answer.departures]
+    another = answer.verdict in ("MATCH", "UNDECIDABLE") and not answer.own
+    assert each.words in words or another, (answer, words)
+
+
+@pytest.mark.clause("TNTCASE-12")
+@pytest.mark.parametrize("name", CASES)
+def test_own_results_match_the_case(name: str) -> None:
+    answer = identify(CASES[name], answered(CASES[name]), depth=1)
+    assert (answer.verdict, answer.own) == ("MATCH", True)
+
+
+@pytest.mark.clause("TNTCASE-12")
+@pytest.mark.host("literal loops of the tests")
+@pytest.mark.parametrize(
+    ("change", "own"),
+    [
+        ({"range": "shard"}, {"parameters.locals.0.projection.range": "shard"}),
+        ({"norm": "none"}, {"parameters.locals.0.projection.norm": "unit_keys_assumed"}),
+        ({"project": False}, {"parameters.locals.0.projection.kind": "none"}),
+        ({"own": False}, {"parameters.locals.0.projection.own": "exclusive"}),
+        ({"running": True}, {"parameters.locals.0.base": "running"}),
+        ({"lost": True}, {"parameters.locals.0.reset": "instead_of_write"}),
+        ({"carry": True}, {"parameters.locals.0.reset_momentum": "carry"}),
+        ({"origin": 1}, {"parameters.origin": 1}),
+        ({"global_read": "after"}, {"parameters.global.read": "after"}),
+        ({"local_read": "before"}, {"parameters.locals.0.read": "before"}),
+    ],
+)
+def test_loops_with_another_reading_are_named(change: Any, own: Any) -> None:
+    case = CASES["one"]
+    tensors = converted(case, "float64")
+    memories = [
+        tnt_cases.memory(tensors, "global", 0, 4, None),
+        tnt_cases.memory(tensors, "local0", 0, 2, 4),
+    ]
+    y = loops.paper(memories, loops.Reading(**change)).y[None]
+    answer = identify(case, {"out/y": y})
+    assert answer.verdict == "MATCH"
+    assert answer.from_own == own
+
+
+@pytest.mark.clause("TNTCASE-12")
+def test_the_presets_are_named_and_the_plain_program_agrees_with_ours_under_them() -> None:
+    case = tnt_cases.made(**{**REQUESTS["one"], "convention": {"gate": "none"}, "dtype": "float64"})
+    inputs = {n: x for n, x in case.inputs.items() if n not in ("in/momentum", "in/global/S0")}
+    case = case.replaced(inputs=inputs)
+    found = listed.presets(case)
+    assert found.keys() == {"paper", "paper-literal", "paper-app-c"}
+    assert found["paper"] == []
+    for name in ("paper-literal", "paper-app-c"):
+        parameters = {**case.header.parameters, "preset": name}
+        stated = case.replaced(header=case.header.replaced(parameters=parameters))
+        want = evaluate(stated).tensors
+        got = reading.run(inputs, case, OTHER, found[name])
+        assert got.keys() == want.keys()
+        for each, x in want.items():
+            assert relative_error(got[each], x) < reordered(64).bound, each  # type: ignore[operator]
+        answer = identify(case, {"out/y": np.asarray(want["out/y"], np.float32)})
+        assert (answer.verdict, answer.preset) == ("MATCH", name)
+
+
+@pytest.mark.clause("TNTCASE-13")
+@pytest.mark.parametrize("name", ["local0 keys held", "local0 whole held", "local0 start held"])
+def test_a_part_of_the_backward_that_is_held_fixed_is_named(name: str) -> None:
+    case = CASES["one"]
+    (each,) = [one for one in listed.mistakes(case) if one.name == name]
+
+    def plain(inputs: Any, case: Any, rounding: Any) -> Any:
+        return reading.run(inputs, case, rounding, (each,))
+
+    found = ensemble.members(case, "float32", grad=True, plain=plain)
+    results = next(iter(found.values()))
+    mine = {n: x for n, x in results.items() if n.startswith("grad/") or n == "out/y"}
+    answer = identify(case, mine, depth=1)
+    assert each.words in [one.words for one in answer.departures]
+
+
+@pytest.mark.clause("TNTCASE-12", "IDENT-8")
+def test_a_deciding_case_separates_two_readings() -> None:
+    case = CASES["one"]
+    (each,) = [r for r in listed.settings(case) if r.name == "parameters.origin=1"]
+    trial = deciding_case(case, [(), (each,)])
+    assert trial is not None
+    assert trial.header.parameters == case.header.parameters
+
+
+@pytest.mark.clause("TNTCASE-10", "REPLAY-16")
+@pytest.mark.parametrize(
+    ("name", "op", "words"),
+    [
+        (
+            "parameters.locals.0.projection.norm=unit_keys_assumed",
+            "local0/projected",
+            "parameters.locals.0.projection.norm=unit_keys_assumed",
+        ),
+        ("local0 was never reset", "local0/residual", "as if local0 was never reset"),
+        ("mean of reads", "y", "as if the reads were averaged"),
+        ("momentum for retain", "global/M", "as if the momentum gate multiplied the memory"),
+    ],
+)
+def test_the_reading_that_explains_a_trace_is_named(name: str, op: str, words: str) -> None:
+    case = CASES["one"]
+    every = [*listed.settings(case), *listed.mistakes(case)]
+    (each,) = [one for one in every if one.name == name]
+    assert reading.keeps(case, each)
+    recorder = Recorder(case)
+    run_ops(case, arithmetic_inputs(case, "float32"), recorder, way=WAY, chosen=(each,))
+    recorded = {f"trace/{o}": x.astype(np.float32) for o, x in recorder.tensors().items()}
+    first = first_wrong(replay(case, recorded))
+    assert first is not None
+    assert first.op == op
+    assert words in first.nearest.split(" or ")
