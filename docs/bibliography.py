@@ -53,6 +53,12 @@ PAPERS = (
         "Gated Delta Networks: Improving Mamba2 with Delta Rule",
     ),
     Paper(
+        "Kimi Linear",
+        "2510.26692",
+        "Kimi Team",
+        "Kimi Linear: An Expressive, Efficient Attention Architecture",
+    ),
+    Paper(
         "Polar Express",
         "2505.16932",
         "Amsel, Persson, Musco, Gower",
