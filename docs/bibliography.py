@@ -64,12 +64,6 @@ PAPERS = (
         "Amsel, Persson, Musco, Gower",
         "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm",
     ),
-    Paper(
-        "Kimi Linear",
-        "2510.26692",
-        "Kimi Team",
-        "Kimi Linear: An Expressive, Efficient Attention Architecture",
-    ),
     Paper("Muon at scale", "2502.16982", "Liu and others", "Muon is Scalable for LLM Training"),
     Paper("AdaMuon", "2507.11005", "Si, Zhang, Shen", "AdaMuon: Adaptive Muon Optimizer"),
     Paper("Adam", "1412.6980", "Kingma, Ba", "Adam: A Method for Stochastic Optimization"),
