@@ -53,16 +53,16 @@ PAPERS = (
         "Gated Delta Networks: Improving Mamba2 with Delta Rule",
     ),
     Paper(
-        "Polar Express",
-        "2505.16932",
-        "Amsel, Persson, Musco, Gower",
-        "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm",
-    ),
-    Paper(
         "Kimi Linear",
         "2510.26692",
         "Kimi Team",
         "Kimi Linear: An Expressive, Efficient Attention Architecture",
+    ),
+    Paper(
+        "Polar Express",
+        "2505.16932",
+        "Amsel, Persson, Musco, Gower",
+        "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm",
     ),
     Paper("Muon at scale", "2502.16982", "Liu and others", "Muon is Scalable for LLM Training"),
     Paper("AdaMuon", "2507.11005", "Si, Zhang, Shen", "AdaMuon: Adaptive Muon Optimizer"),

@@ -73,14 +73,14 @@ def gradients_equal_the_complex_step_of_the_loops(case: Case) -> None:
 
 
 @pytest.mark.clause("CONV-29", "CASE-12")
-@settings(repeatable, max_examples=250)
+@settings(repeatable, max_examples=180)
 @given(cases())
 def test_every_result_equals_the_literal_loops(case: Case) -> None:
     results_equal_the_loops(case)
 
 
 @pytest.mark.clause("CASE-14", "OMEGA-23", "OMEGA-24", "OMEGA-25", "OMEGA-26", "OMEGA-27")
-@settings(repeatable, max_examples=80)
+@settings(repeatable, max_examples=60)
 @given(cases())
 def test_every_gradient_equals_the_complex_step_of_the_literal_loops(case: Case) -> None:
     gradients_equal_the_complex_step_of_the_loops(case)
