@@ -111,6 +111,16 @@ def support(trace: Trace, page: str) -> str:
     return table(("form", *map(code, RULES)), rows) + "\n" + table(("word", "meaning"), meanings)
 
 
+def knobs(trace: Trace, page: str) -> str:
+    """The four knobs of MIRAS by rule."""
+    names = ("structure", "bias", "retention", "algorithm")
+    rows = [
+        (code(rule.name), *(", ".join(map(code, getattr(rule, name))) for name in names))
+        for rule in RULES.values()
+    ]
+    return table(("rule", *names), rows)
+
+
 def refused(trace: Trace, page: str) -> str:
     """Conditions that each form refuses."""
     return table(
@@ -333,6 +343,7 @@ TABLES: dict[str, Callable[[Trace, str], str]] = {
         reductions,
         limits,
         support,
+        knobs,
         refused,
         axes,
         newton_schulz,

@@ -134,6 +134,7 @@ RULE = Rule(
     has_momentum=False,
     has_window=False,
     has_newton_schulz=False,
+    bias=("dot_product",),
     in_family=True,
     Config=Config,
     State=State,

@@ -58,6 +58,8 @@ class Rule(NamedTuple):
         has_momentum: whether a second matrix S carries gradients on.
         has_window: whether a write looks at earlier tokens, and a feature map may lift the keys.
         has_newton_schulz: whether Newton-Schulz may orthogonalise its updates.
+        structure, bias, retention: three of MIRAS's four knobs (DEEP-35): what a memory may be, what
+            a write minimises, what it keeps; the fourth is `algorithm`.
         in_family: whether it is S_t = m S + a g, M_t = r M - b S of a linear residual (CHUNK-2),
             which the parallel forms, traces and tolerances compute; for another rule they refuse.
         memories: fields of the state that a document may start from, and `start` takes.
@@ -93,6 +95,9 @@ class Rule(NamedTuple):
     rest: Callable[..., Any] = whole_chunks
     read: Callable[[Any, Any, Array], Array] = whole_chunks
     enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
+    structure: tuple[str, ...] = ("matrix",)
+    bias: tuple[str, ...] = ("l2",)
+    retention: tuple[str, ...] = ("l2",)
     in_family: bool = False
     memories: tuple[str, ...] = ("M",)
     like: str = "M"
@@ -101,6 +106,13 @@ class Rule(NamedTuple):
     draw: Callable[[Any, int], dict[str, Array]] = no_tensors
     next_document: Callable[[Any, Any, Any], Any] | None = None
     renewed: Callable[[Any, Any], Any] = first_reference
+
+    @property
+    def algorithm(self) -> tuple[str, ...]:
+        """The fourth knob: how a write descends, each with or without those behind it (DEEP-35)."""
+        momentum = ("momentum",) if self.has_momentum else ()
+        orthogonal = ("newton_schulz",) if self.has_newton_schulz else ()
+        return ("gradient_descent", *momentum, *orthogonal)
 
     def anew(self, config: Any, tokens: Any, state: Any) -> Any:
         """The state at the start of a packed sequence of a call that began in `state` (CONV-33).

@@ -11,16 +11,22 @@ and 32, Atlas-MAG_OmegaRule, titans-pytorch.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 
 from atlas_ref.parts import memory_functions
+from atlas_ref.parts.biases import Bias
+from atlas_ref.parts.memory_functions import MemoryFunction
+from atlas_ref.parts.retentions import Retention
 from atlas_ref.rules.deep_memory.config import Config
+from atlas_ref.rules.deep_memory.presets import PRESETS, preset
 from atlas_ref.rules.deep_memory.run import run
 from atlas_ref.rules.deep_memory.state import State, document, renew, restart, start
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array
 
-__all__ = ["RULE", "Config", "State", "restart", "run", "start"]
+__all__ = ["PRESETS", "RULE", "Config", "State", "preset", "restart", "run", "start"]
 
 
 def _tensors(config: Config) -> dict[str, tuple[int, ...]]:
@@ -56,6 +62,9 @@ RULE = Rule(
     has_momentum=True,
     has_window=True,
     has_newton_schulz=True,
+    structure=get_args(MemoryFunction.model_fields["kind"].annotation),
+    bias=get_args(Bias.model_fields["kind"].annotation),
+    retention=get_args(Retention.model_fields["kind"].annotation),
     memories=("weights", "momentum"),
     like="keys",
     Config=Config,

@@ -26,7 +26,10 @@ def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
     return list(readings(seen(case, chosen), AXES))
 
 
-#: Whole readings of public code, by the settings that they change (DEEP-22).
+#: What the memories of MIRAS share: gradient descent at the weights of a span (DEEP-34).
+MIRAS: dict[str, Any] = {"newton_schulz": "none", "reference": "chunk_start"}
+
+#: Whole readings of public code and papers, by the settings that they change (DEEP-22, DEEP-34).
 PRESETS: dict[str, dict[str, Any]] = {
     "atlas-mag": {
         "parameters.unfinished": "flush",
@@ -42,11 +45,21 @@ PRESETS: dict[str, dict[str, Any]] = {
         "parameters.fast": "all",
         "parameters.vectors": "raw",
     },
+    "moneta": {
+        **MIRAS,
+        "parameters.bias": {"kind": "lp"},
+        "parameters.retention": {"kind": "lq"},
+    },
+    "yaad": {**MIRAS, "parameters.bias": {"kind": "huber"}, "parameters.retention": {"kind": "l2"}},
+    "memora": {**MIRAS, "parameters.bias": {"kind": "l2"}, "parameters.retention": {"kind": "kl"}},
 }
 
 
 def presets(case: Any) -> dict[str, list[Reading]]:
-    """The readings of each preset that differ from the case; atlas-mag writes once a call."""
+    """The readings of each preset that differ from the case; atlas-mag writes once a call.
+
+    Without memora where weights have no logarithms.
+    """
     every = settings(case)
     tokens = case.inputs["in/k"].shape[-2]
     wanted = {
@@ -56,7 +69,18 @@ def presets(case: Any) -> dict[str, list[Reading]]:
     return {
         name: [each for each in every if each.change.items() <= axes.items()]
         for name, axes in wanted.items()
+        if not MIRAS.items() <= axes.items() or _possible(axes, every)
     }
+
+
+def _possible(axes: Mapping[str, Any], every: Sequence[Reading]) -> bool:
+    """Whether each value is that of the case or of a reading."""
+    own = {axis: value for each in every for axis, value in each.before.items()}
+    tried = [each.change for each in every]
+    return all(
+        axis not in own or own[axis] == value or {axis: value} in tried
+        for axis, value in axes.items()
+    )
 
 
 def run(
