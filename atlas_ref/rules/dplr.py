@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_one_precision, check_start
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind
 from tape import ops
 
 Count = Annotated[int, Field(ge=1)]
@@ -66,6 +66,7 @@ class Tokens(Frozen):
         k (L, T n, d_in), q (L, T, d_in): with groups of key heads, a group's share of L.
         v (L, T n, d_out): values; step j of token t is row t n + j, here and in k.
         retain (L, T, d_in): gate per key channel from 0 to 1, or (L, T) for all; None for 1.
+        log_retain: natural log of the gate in its place, at most 0, -inf for a gate of 0.
         erase_read, erase_write (L, T n, d_in): what the erase reads, and along which vector it
             takes that away; None for no erase.
         bonus (d_in,), or with last axes of L in front: of the read before the write, or None.
@@ -82,6 +83,7 @@ class Tokens(Frozen):
     bonus: Any = None
     active: Any = None
     reset: Any = None
+    log_retain: Any = None
 
     @model_validator(mode="after")
     def _are_arrays(self) -> Self:
@@ -93,11 +95,25 @@ class Tokens(Frozen):
         if (self.erase_read is None) != (self.erase_write is None):
             absent = "erase_read" if self.erase_read is None else "erase_write"
             raise ValueError(f"{absent}: missing, an erase has both of its vectors")
+        if self.log_retain is not None:
+            if self.retain is not None:
+                raise ValueError("log_retain: stands in place of retain, both were given")
+            _check_log("log_retain", self.log_retain)
         return self
 
 
-#: Fields of tokens that hold numbers.
+#: Fields of tokens that hold numbers, all finite, and those with the log of the gate.
 ARRAYS = ("k", "v", "q", "retain", "erase_read", "erase_write", "bonus")
+NUMBERS = (*ARRAYS, "log_retain")
+
+
+def _check_log(name: str, value: Any) -> None:
+    """Refuse a log of a gate above 0 or without a number; -inf is the log of 0 (DPLR-1)."""
+    bare = backend.host(check_kind(name, value))
+    bad = ~(np.real(bare) <= 0) | (np.imag(bare) * 0 != 0)  # not a number is neither
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{name}: entries must be at most 0, found {bare[where]} at {where}")
 
 
 class Step(NamedTuple):
@@ -133,12 +149,12 @@ def run(config: Config, tokens: Tokens, state: State) -> tuple[State, Array]:
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     q, rows = of_groups(tokens.q, config.groups), _rows(config, tokens)
-    bonus, M, reads = tokens.bonus, state.M, []
+    bonus, retain, M, reads = tokens.bonus, gates(tokens), state.M, []
     for t in range(T):
         M = state.M if reset[t] else M
         before = M
         if active[t]:
-            M = write(config, M, _gate(tokens, t), rows[t * config.steps : (t + 1) * config.steps])
+            M = write(config, M, _row(retain, t), rows[t * config.steps : (t + 1) * config.steps])
         if bonus is None or not active[t]:
             reads.append(read(config, M, q[..., t, :]))
         else:
@@ -196,14 +212,19 @@ def _rows(config: Config, tokens: Tokens) -> list[Step]:
     return [Step(**{name: value[..., i, :] for name, value in named.items()}) for i in range(count)]
 
 
-def _gate(tokens: Tokens, t: int) -> Array:
-    """The gate of a token as a row that scales columns of M."""
+def gates(tokens: Tokens) -> Array:
+    """Gates as rows (L, T, d_in or 1), None for 1: of `retain`, or exp of `log_retain` (DPLR-1)."""
     retain = tokens.retain
-    if retain is None:
-        return None
-    if len(retain.shape) == len(tokens.v.shape):
-        return ops.expand_dims(retain[..., t, :], -2)
-    return ops.expand_dims(ops.expand_dims(retain[..., t], -1), -1)
+    if tokens.log_retain is not None:
+        retain = ops.exp(tokens.log_retain)
+    if retain is None or len(retain.shape) == len(tokens.v.shape):
+        return retain
+    return ops.expand_dims(retain, -1)
+
+
+def _row(retain: Array, t: int) -> Array:
+    """The gate of a token as a row that scales columns of M."""
+    return None if retain is None else ops.expand_dims(retain[..., t, :], -2)
 
 
 def _with_bonus(M: Array, step: Step, bonus: Array) -> Array:
@@ -231,6 +252,7 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
         "retain": (narrow, (*narrow, config.d_in)),
         "erase_read": (wide,),
         "erase_write": (wide,),
+        "log_retain": (narrow, (*narrow, config.d_in)),
         "bonus": tuple((*lead[i:], config.d_in) for i in range(len(lead) + 1)),
         "active": ((T,),),
         "reset": ((T,),),
@@ -250,7 +272,7 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
         if name in arrays and arrays[name].dtype != np.bool_:
             raise ValueError(f"{name}: {arrays[name].dtype}, expected bool")
     check_one_precision(
-        {name: arrays[name] for name in ARRAYS if name in arrays} | {"state.M": state.M}
+        {name: arrays[name] for name in NUMBERS if name in arrays} | {"state.M": state.M}
     )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tape
+from atlas_ref.forms import dplr as forms
+from atlas_ref.forms.dplr import FORMS
 from atlas_ref.rules import delta, dplr, hebbian, sequence
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
@@ -114,6 +116,56 @@ def test_what_contradicts_the_configuration_is_refused(changes, settings, messag
 def test_a_memory_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"state.M: shape \(2, 4, 3\), expected \(2, 3, 4\)"):
         run(arrays(), np.zeros((2, K, V)))
+
+
+@pytest.mark.clause("DPLR-1")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(2, T), (2, T, K)])
+def test_a_log_stands_for_its_gate_and_its_minus_infinity_for_a_gate_of_zero(shape, form):
+    logs = -DRAW.uniform(0.0, 3.0, shape)
+    logs[0, 1], logs[1, 2] = -np.inf, 0.0
+    tokens = arrays(retain=None)
+
+    def loss(x):
+        config = dplr.Config(d_in=K, d_out=V, decay="before_error")
+        state, y = forms.run(form, config, dplr.Tokens(**x), dplr.start(config, (2,)))
+        return ops.sum(y * y) + ops.sum(state.M)
+
+    own = tape.grad(loss)(tokens | {"log_retain": logs})
+    gate = tape.grad(loss)(tokens | {"retain": np.exp(logs)})
+    if form == "sequential":
+        same(run(tokens | {"log_retain": logs}), run(tokens | {"retain": np.exp(logs)}), EXACT)
+        assert_close(
+            "g",
+            own["log_retain"],
+            tape.check.complex_step(loss, tokens | {"log_retain": logs})["log_retain"],
+            ANALYTIC,
+        )
+    assert_close("g", own["log_retain"], np.exp(logs) * gate["retain"], ANALYTIC)
+    assert np.all(own["log_retain"][0, 1] == 0.0)
+    assert np.abs(own["log_retain"][1, 2]).min() > 0.0
+
+
+@pytest.mark.clause("DPLR-1")
+@pytest.mark.parametrize(
+    ("logs", "message"),
+    [
+        (np.full((2, T), 0.1), r"log_retain: entries must be at most 0, found 0.1 at \(0, 0\)"),
+        (np.full((2, T), np.nan), "log_retain: entries must be at most 0, found nan"),
+        (np.full((2, T), -1.0, np.float32), "log_retain"),
+        (np.zeros((2, T + 1)), r"log_retain: shape \(2, 6\), expected \(2, 5\) or \(2, 5, 4\)"),
+        ("-1", "log_retain: an array is needed"),
+    ],
+)
+def test_a_log_of_another_range_or_shape_is_refused(logs, message):
+    with pytest.raises(ValueError, match=message):
+        run(arrays(retain=None, log_retain=logs))
+
+
+@pytest.mark.clause("DPLR-1")
+def test_a_log_beside_its_gate_is_refused():
+    with pytest.raises(ValueError, match="log_retain: stands in place of retain, both were given"):
+        run(arrays(log_retain=np.zeros((2, T))))
 
 
 @pytest.mark.clause("DPLR-2", "DPLR-3")

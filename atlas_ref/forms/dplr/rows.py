@@ -90,7 +90,7 @@ def packed(reset: Any, T: int) -> Iterator[tuple[int, int]]:
 
 def _gates(tokens: dplr.Tokens) -> Array:
     """Gates as rows (L, T, d_in or 1)."""
-    retain = tokens.retain
+    retain = dplr.gates(tokens)
     if retain is None:
         return ops.ones_like(tokens.v, shape=(*tokens.v.shape[:-2], tokens.q.shape[-2], 1))
-    return retain if len(retain.shape) == len(tokens.v.shape) else ops.expand_dims(retain, -1)
+    return retain
