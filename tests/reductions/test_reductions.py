@@ -102,7 +102,7 @@ def agreement(row: Row, draw: Draw) -> float:
 
 
 @EVERY_ROW
-@settings(of_a_row, max_examples=4)
+@settings(of_a_row, max_examples=3)
 @given(data=st.data())
 def test_reduction(row: Row, record_property: Any, data: Any) -> None:
     draw = data.draw(draws(row.id))
@@ -111,7 +111,7 @@ def test_reduction(row: Row, record_property: Any, data: Any) -> None:
 
 
 @EVERY_ROW
-@settings(of_a_row, max_examples=4)
+@settings(of_a_row, max_examples=3)
 @given(data=st.data())
 def test_reduction_under_any_axes_of_which_it_says_nothing(row: Row, data: Any) -> None:
     draw = data.draw(draws_under_other_axes(row.id))
