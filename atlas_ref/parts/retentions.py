@@ -77,6 +77,11 @@ class Retention(Frozen):
         return self.kind in ("ftrl", "lq")
 
 
+def first(retention: Retention, W: Array) -> Array:
+    """A first matrix from a drawn one: under kl its softmax, which has logarithms (DEEP-32)."""
+    return _on_simplex(retention, np.ones(W.shape, bool), W) if retention.positive else W
+
+
 def decaying(retention: Retention, W: Array) -> Array:
     """What the retain gate multiplies and the step moves: W, or log W under kl (DEEP-32)."""
     if retention.kind != "kl":

@@ -18,7 +18,7 @@ import numpy as np
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.biases import Bias
 from atlas_ref.parts.memory_functions import MemoryFunction
-from atlas_ref.parts.retentions import Retention
+from atlas_ref.parts.retentions import Retention, first
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.presets import PRESETS, preset
 from atlas_ref.rules.deep_memory.run import run
@@ -36,12 +36,14 @@ def _tensors(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def _draw(config: Config, seed: int) -> dict[str, Array]:
-    """The same tensors, each head's of its own seed."""
+    """The same tensors, each head's of its own seed, with logarithms where writes take them (DEEP-32)."""
     heads = [
         memory_functions.initial(config.memory, config.d_in, config.d_out, seed=seed + 2**64 * head)
         for head in range(config.heads)
     ]
-    return {name: np.stack([head[name] for head in heads]) for name in heads[0]}
+    drawn = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
+    matrices = [name for name, shape in config.fast_shapes.items() if len(shape) == 2]
+    return drawn | {name: first(config.retention, drawn[name]) for name in matrices}
 
 
 RULE = Rule(
