@@ -89,7 +89,7 @@ def packed(reset: Any, T: int) -> Iterator[tuple[int, int]]:
 
 
 def _gates(tokens: dplr.Tokens) -> Array:
-    """Gates as rows (L, T, d_in or 1)."""
+    """Gates as rows (L, T, d_in or 1), of 1 where there are none."""
     retain = dplr.gates(tokens)
     if retain is None:
         return ops.ones_like(tokens.v, shape=(*tokens.v.shape[:-2], tokens.q.shape[-2], 1))

@@ -178,6 +178,25 @@ def test_every_setting_is_the_rule_in_values_and_gradients(form, chunk, setting)
         assert_close(f"grad/{name}", own[name], value, ANALYTIC)
 
 
+@pytest.mark.parametrize("shape", [(2, 13), (2, 13, 4)], ids=str)
+@pytest.mark.parametrize(("form", "chunk"), WAYS)
+def test_logs_of_gates_are_the_gates_and_of_minus_infinity_0(form, chunk, shape):
+    logs = -3.0 * np.random.default_rng(8).random(shape)
+    logs[:, 2], logs[:, 5], logs[0, 7] = -np.inf, -1000.0, 0.0
+    x, M = arrays(8, retain=None), np.random.default_rng(2).standard_normal((2, 3, 4))
+
+    def loss(logs, form, chunk=None):
+        got = results(x | {"log_retain": logs}, form, chunk, M)
+        return ops.sum(got["y"] * got["y"]) + ops.sum(got["M"])
+
+    got = results(x | {"log_retain": logs}, form, chunk, M)
+    for name, value in results(x | {"retain": np.exp(logs)}, "sequential", M=M).items():
+        assert_close(name, got[name], value, ANALYTIC)
+    own, true = (tape.grad(loss)(logs, *way) for way in ((form, chunk), ("sequential",)))
+    assert_close("log_retain", own, true, ANALYTIC)
+    assert np.isfinite(own).all()
+
+
 @pytest.mark.clause("DPLR-13", "DPLR-14")
 @pytest.mark.parametrize("decay", ["after_error", "before_error"])
 def test_gradients_of_the_chunk_form_are_its_complex_step_at_gates_of_zero(decay):
