@@ -25,6 +25,7 @@ NAMES = (
     "diagnosis",
     "certify",
     "loop",
+    "dplr",
     "parallel",
     "cms",
     "layers",

@@ -86,7 +86,7 @@ def _row(case: Case, kind: str, *, alone: bool) -> Row:
     arrays = memories.sequence(memory, case.tokens, np.float32, case.heads)
     work = memories.work(memory, kind, arrays)
     compiled, plain = (_with("ATLAS_REF_COMPILED", value, work) for value in "10")
-    with _on_one_processor() if alone else contextlib.nullcontext():
+    with on_one_processor() if alone else contextlib.nullcontext():
         runs = [runs_within(each, SAMPLE) for each in (compiled, plain)]
         timing = alternated(
             *(
@@ -143,7 +143,7 @@ def _with(name: str, value: str, work: Callable[[], Any]) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def _on_one_processor() -> Iterator[None]:
+def on_one_processor() -> Iterator[None]:
     """Hold this process on one processor, where the system can."""
     with threadpool_limits(1):
         if not hasattr(os, "sched_setaffinity"):

@@ -172,6 +172,30 @@ def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Cal
     return _fla(arrays, bar, reads, heads_first=False)
 
 
+def _fla_kda(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
+    """KDA from keys, and values and keys that are times the step size already."""
+    naive = _references("kda")
+    step = _step_sizes(arrays)
+    arrays = {name: arrays[name] for name in ("q", "k", "retain")} | {
+        "v": arrays["v"] / step[..., None],
+        "step_size": step,
+    }
+
+    def reads(x: dict[str, Any]) -> Any:
+        inputs = (x["q"], x["k"], x["v"], x["retain"].log(), x["step_size"])
+        if chunk is None:
+            return naive.naive_recurrent_kda(*inputs)[0]
+        return naive.naive_chunk_kda(*inputs, chunk_size=chunk)[0]
+
+    return _fla(arrays, bar, reads, heads_first=False)
+
+
+def _step_sizes(arrays: Arrays) -> Array:
+    """Step sizes from vectors of erases, which are those times keys of norm 1."""
+    step: Array = np.linalg.norm(arrays["erase_write"], axis=-1)
+    return step
+
+
 # -- atlas-rnn -------------------------------------------------------------------------------------
 
 
@@ -303,6 +327,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "fla gated delta": _fla_gated_delta,
     "fla momentum delta": _fla_momentum_delta,
     "atlas-rnn": _atlas_rnn,
+    "fla kda": _fla_kda,
     "JAX": _jitted,
     "titans-pytorch": _titans,
     "titans-pytorch MLP": _of("deep_peers", "titans_memory"),
