@@ -13,7 +13,13 @@ import atlas_ref
 from atlas_ref.oracle.judge import xfail
 from atlas_ref.oracle.report import failures
 from atlas_ref.oracle.sources import sources
-from tests.support import deep_cases, deep_implementations, implementations
+from tests.support import (
+    deep_cases,
+    deep_implementations,
+    implementations,
+    tnt_cases,
+    tnt_implementations,
+)
 from tests.support.casefiles import PEERS, parts, some, written
 from tests.support.expected import in_toml
 from tests.support.golden import assert_golden
@@ -115,6 +121,17 @@ def test_a_deep_memory_is_a_test_of_the_plugin(project):
         found = ran(project, *mine, "cases/one.safetensors", "-m", "atlas")
         assert found.counts == {**counts, "deselected": 1}
     assert "WRONG (deep_memory)" in found.stdout
+
+
+@pytest.mark.clause("SRC-20", "TNTCASE-11")
+def test_a_tnt_is_a_test_of_the_plugin(project):
+    made = tnt_cases.made(**tnt_implementations.REQUEST)
+    written(project.path / "cases" / "one.safetensors", *parts(made))
+    for function, counts in (("right", {"passed": 1}), ("never_reset", {"failed": 1})):
+        mine = ["--atlas-impl", f"tnt_implementations:{function}", "--atlas-cases"]
+        found = ran(project, *mine, "cases/one.safetensors", "-m", "atlas")
+        assert found.counts == {**counts, "deselected": 1}
+    assert "WRONG (tnt)" in found.stdout
 
 
 @pytest.mark.clause("SRC-20", "CASE-27")

@@ -68,3 +68,11 @@ def test_tools_that_take_no_tnt_say_so_in_one_line(command, words, cli, tmp_path
     assert (ran.code, ran.out) == (2, "") or ran.code == 3
     assert ran.err.count("\n") == 1
     assert words in ran.err
+
+
+@pytest.mark.clause("TNTCASE-11")
+def test_sweep_draws_no_tnt_and_says_of_which_rules_it_does(cli):
+    ran = cli("sweep", "tnt", "--impl", "tests.support.tnt_implementations:right")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("atlas-ref: sweep: rule 'tnt' is none of omega, titans_lmm, ")
+    assert ran.err.count("\n") == 1
