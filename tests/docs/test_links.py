@@ -27,7 +27,17 @@ FAMILIES = (
 FAMILIES += ("CHUNK", "EXACT", "SCAN", "ATLASP", "KERNEL")
 FAMILIES += ("PULSE", "CMS", "TNT")
 FAMILIES += ("NORM", "ROTARY", "CONVOLUTION", "FEED", "ATTENTION", "LAYER")
-FAMILIES += ("LAYERS", "MEMORY", "MEMFUN", "DEEP", "DEEPCASE", "TNTCASE", "BLOCKS", "MODEL")
+FAMILIES += (
+    "LAYERS",
+    "MEMORY",
+    "MEMFUN",
+    "DEEP",
+    "DEEPCASE",
+    "TNTCASE",
+    "DPLRCASE",
+    "BLOCKS",
+    "MODEL",
+)
 FAMILIES += ("QK", "NEURAL", "SHARED", "MAG", "OPTIM", "PROBE", "TRAIN", "EVAL")
 FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")

@@ -9,7 +9,10 @@ from tests.support.close import ANALYTIC, Tolerance, assert_close
 from tests.support.linear_family import MEMBERS, RECORDED, computed, drawn, recorded
 from tests.truth import family_loops
 
-FILES = sorted(RECORDED.glob("*.safetensors"))
+EVERY = sorted(RECORDED.glob("*.safetensors"))
+
+#: qwen3_next and retention have no loop here; tests/oracle/subjects/test_dplr.py compares them.
+FILES = [file for file in EVERY if recorded(file)[0] not in ("qwen3_next", "retention")]
 
 #: What recordings of autograd in another order of sums are held to.
 RECORDING = Tolerance("RECORDING", 1e-12)
@@ -18,7 +21,7 @@ CLAUSES = ("DPLR-1", "DPLR-2", "DPLR-3", "DPLR-4", "DPLR-5", "DPLR-6", "DPLR-8")
 
 def test_every_member_but_none_else_is_recorded():
     assert {recorded(file)[0] for file in FILES} == set(MEMBERS) == set(family_loops.MEMBERS)
-    assert len(FILES) == 18
+    assert (len(FILES), len(EVERY)) == (28, 33)
 
 
 @pytest.mark.clause(*CLAUSES)

@@ -16,7 +16,7 @@ from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
-from atlas_ref.oracle.cases.recorded_headers import as_layer
+from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
@@ -119,8 +119,8 @@ class Header(Frozen):
     )
     parameters: dict[str, Any] | None = Field(
         None,
-        description="rule layer: arguments of its constructor; rules deep_memory and tnt: their "
-        "settings; reserved rules: free",
+        description="rule layer: arguments of its constructor; rules deep_memory, tnt and dplr: "
+        "their settings; reserved rules: free",
     )
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")
@@ -264,7 +264,7 @@ def parse(text: str) -> Header:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
         raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
-    data = as_layer(data)
+    data = as_member(as_layer(data))
     keys = [field.alias or name for name, field in Header.model_fields.items()]
     for key in data:
         if key not in keys:

@@ -58,7 +58,7 @@ def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.nda
         value = value.astype(np.float32)  # which holds it exactly
     with np.errstate(over="ignore"):
         result = value.astype(kind)
-    if not np.isfinite(result).all():
+    if (np.isfinite(value) & ~np.isfinite(result)).any():
         raise CaseError(
             f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which "
             f"{np.dtype(kind)} cannot hold"

@@ -45,7 +45,7 @@ class Request(Frozen):
         periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
             of rule cms those of all levels.
         levels, combine: of rule cms: names of rules, or what a case says of each level.
-        parameters: of rules deep_memory and tnt, as a case has them.
+        parameters: of rules deep_memory, tnt and dplr, as a case has them.
     """
 
     rule: str
@@ -138,7 +138,7 @@ def new(request: Request, *, name: str = "new") -> Case:
 def _parametrised(rule: str) -> bool:
     """Whether the settings of a rule are parameters of its cases (DEEPCASE-2)."""
     own = SUBJECTS[rule].own if rule in SUBJECTS else None
-    return own is not None and own.has_convention
+    return own is not None and SUBJECTS[rule].draw is not None
 
 
 def _check_drawn(request: Request, name: str) -> None:

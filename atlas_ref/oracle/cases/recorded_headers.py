@@ -1,14 +1,16 @@
-"""Headers of recordings of public projects, which are read as those of layers.
+"""Headers of recordings of public projects, which are read as those of layers, or of rule dplr.
 
-Specified in specs/layer_cases.md (LAYER-17, LAYER-18).
+Specified in specs/layer_cases.md (LAYER-17, LAYER-18) and specs/dplr_cases.md (DPLRCASE-8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.messages import shown
-from atlas_ref.oracle.subjects import LAYER
+from atlas_ref.oracle.dplr.members import MEMBERS
+from atlas_ref.oracle.subjects import LAYER, dplr
 
 #: Layer of a case -> word of the key `rule` in such a recording.
 WORDS = {
@@ -74,4 +76,43 @@ def as_layer(data: dict[str, Any]) -> dict[str, Any]:
         "layer": layer,
         "parameters": parameters,
         "note": "; ".join(each for each in (origin, note) if each),
+    }
+
+
+#: Rule of recordings of the linear family, and the words of their tensors for those of a case.
+LINEAR_FAMILY = "family"
+OF_FAMILY = {"state0": "M0", "state_bar": "M_bar", "state": "M", "log_decay": "log_retain"}
+
+#: Parameters of such a recording that say how many steps or heads there are.
+COUNTS = {"num_householder": "steps", "value_heads_per_key_head": "groups"}
+
+
+def as_member(data: dict[str, Any]) -> dict[str, Any]:
+    """The header of a case of rule dplr in place of a recording of a member (DPLRCASE-8).
+
+    Raises:
+        ValueError: a recording of a recurrence that the rule does not have.
+    """
+    if data.get("rule") != LINEAR_FAMILY:
+        return data
+    given = data.get("parameters")
+    given = given if isinstance(given, dict) else {}
+    member = given.get("member")
+    if member not in MEMBERS:
+        raise ValueError(
+            f"parameters.member: {shown(member)} is no member of rule dplr; {', '.join(MEMBERS)} are"
+        )
+    counts = {name: given[key] for key, name in COUNTS.items() if key in given}
+    chosen = {"member": member, "state_layout": "(d_in, d_out)", **counts}
+    header = {key: data[key] for key in ("schema", "note") if key in data}
+    return header | {"rule": dplr.SUBJECT.name, "parameters": chosen}
+
+
+def in_words_of_a_case(rule: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of such a recording under the names that a case has (DPLRCASE-8)."""
+    if rule != dplr.SUBJECT.name:
+        return dict(tensors)
+    return {
+        f"{kind}/{OF_FAMILY.get(name, name)}": value
+        for kind, _, name, value in ((*key.partition("/"), value) for key, value in tensors.items())
     }

@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.tensors import (
     TOKEN,
     bare,
 )
+from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.oracle.subjects.subject import SEQUENCE_KEYS
@@ -67,6 +68,7 @@ def case_schema() -> dict[str, Any]:
         "x-layers": layer_tables(),
         "x-deep-memory": deep_table(),
         "x-tnt": tnt_table(),
+        "x-dplr": dplr_table(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -106,6 +108,7 @@ IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
 
 def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
+    keys = [field.alias or name for name, field in Header.model_fields.items()]
     alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
     parametrised = [name for name, subject in SUBJECTS.items() if subject.own is not None]
     supported = {"rule": {"not": {"enum": [*RESERVED, *parametrised]}}}
@@ -128,7 +131,8 @@ def _contracts() -> list[dict[str, Any]]:
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
         deep_contract(),
-        tnt_contract(field.alias or name for name, field in Header.model_fields.items()),
+        tnt_contract(keys),
+        dplr_contract(keys),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},

@@ -6,8 +6,7 @@ from typing import Any
 
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.subjects import LAYER
-from atlas_ref.oracle.subjects.layer import KEYS, table
-from atlas_ref.oracle.subjects.layer_entries import ENTRIES
+from atlas_ref.oracle.subjects.layer import ENTRIES, KEYS, table
 from atlas_ref.oracle.subjects.layer_modules import Entry
 from atlas_ref.oracle.subjects.subject import Tensor
 

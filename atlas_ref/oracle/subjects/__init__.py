@@ -9,6 +9,7 @@ from __future__ import annotations
 from atlas_ref.oracle.subjects import (
     block,
     deep_memory,
+    dplr,
     feature_map,
     layer,
     memory,
@@ -27,6 +28,7 @@ SUBJECTS: dict[str, Subject] = {
     feature_map.SUBJECT.name: feature_map.SUBJECT,
     deep_memory.SUBJECT.name: deep_memory.SUBJECT,
     tnt.SUBJECT.name: tnt.SUBJECT,
+    dplr.SUBJECT.name: dplr.SUBJECT,
     BLOCK: block.subject(_MEMORIES),
     LAYER: layer.SUBJECT,
 }

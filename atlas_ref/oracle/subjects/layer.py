@@ -1,7 +1,7 @@
 """The subject layer: a layer or a model around memories, by the names of public code.
 
 Its cases hold constructor arguments and a state_dict; what each layer is stands in
-`layer_entries.ENTRIES`. Specified in specs/layer_cases.md.
+`ENTRIES`. Specified in specs/layer_cases.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
-from atlas_ref.oracle.subjects.layer_entries import ENTRIES
+from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
 from atlas_ref.oracle.subjects.subject import (
     LAYER,
@@ -30,6 +30,14 @@ from atlas_ref.oracle.subjects.subject import (
 )
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.types import Array, bind_dims
+
+#: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
+ENTRIES: dict[str, Entry] = {
+    **layer_modules.PARTS,
+    **layer_systems.SYSTEMS,
+    **mag.PARTS,
+    **layer_titans.PARTS,
+}
 
 #: Keys of a header of this rule.
 KEYS = ("schema", "rule", "layer", "parameters", "note", "trace")

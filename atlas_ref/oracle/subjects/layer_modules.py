@@ -1,6 +1,6 @@
 """A layer or model of cases as data, and the parts of layers: norms, feed-forward, attention.
 
-A further one is an entry in `layer_entries` and one of `atlas_ref.models.MODULES`. Specified in
+A further one is an entry of `layer.ENTRIES` and one of `atlas_ref.models.MODULES`. Specified in
 specs/layer_cases.md.
 """
 

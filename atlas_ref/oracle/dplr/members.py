@@ -1,0 +1,121 @@
+"""Members of the linear family by the tensors that their code has (DPLRCASE-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from atlas_ref.types import Array
+from tape import ops
+
+#: How the vectors of an erase come from tensors.
+Erase = Literal["none", "given", "error", "gates", "alpha", "kk"]
+
+
+class Member(NamedTuple):
+    """One row of DPLR-8.
+
+    Attributes:
+        source: code that it is taken from.
+        decay, query_scale, norm: values of parameters that a case leaves out.
+        erase: which formula gives erase and value; tensors of it are in `NEEDS`.
+        read: tensor that the erase reads under `error`.
+        gated: whether it has a gate; `heads` for one fixed number a head.
+        bonus: whether it reads before the write.
+    """
+
+    source: str
+    decay: Literal["after_error", "before_error"] = "after_error"
+    query_scale: Any = "1/sqrt(d_in)"
+    norm: str = "none"
+    erase: Erase = "none"
+    read: str = "in/k"
+    gated: bool | Literal["heads"] = False
+    bonus: bool = False
+
+
+_FLA = "fla-core 0.6.0, ops/"
+
+#: No member: the tensors are those of the rule.
+RULE = Member("DPLR-2", query_scale=1, erase="given", gated=True, bonus=True)
+
+_GATED_DELTA = Member(f"{_FLA}gated_delta_rule/naive.py", "before_error", erase="error", gated=True)
+
+_ROWS: tuple[tuple[str, Member], ...] = (
+    ("linear_attn", Member(f"{_FLA}linear_attn/naive.py")),
+    ("retention", Member(f"{_FLA}retention/naive.py", gated="heads")),
+    ("simple_gla", Member(f"{_FLA}simple_gla/naive.py", gated=True)),
+    ("gla", Member(f"{_FLA}gla/naive.py", gated=True)),
+    ("rwkv6", Member(f"{_FLA}rwkv6/recurrent_naive.py", gated=True, bonus=True)),
+    ("rwkv7", Member(f"{_FLA}rwkv7", query_scale=1, erase="kk", gated=True)),
+    ("delta", Member(f"{_FLA}delta_rule/naive.py", erase="error")),
+    ("gated_delta", _GATED_DELTA),
+    ("kda", _GATED_DELTA._replace(source=f"{_FLA}kda/naive.py")),
+    ("gdn2", Member(f"{_FLA}gdn2/naive.py", "before_error", erase="gates", gated=True)),
+    ("gated_delta_product", _GATED_DELTA._replace(source=f"{_FLA}gated_delta_product/naive.py")),
+    (
+        "comba_decay_after_erase",
+        Member(f"{_FLA}comba/naive.py, chunk", erase="error", read="in/erase_key", gated=True),
+    ),
+    (
+        "comba_decay_before_erase",
+        _GATED_DELTA._replace(source=f"{_FLA}comba/naive.py, recurrent", read="in/erase_key"),
+    ),
+    ("iplr", Member(f"{_FLA}generalized_delta_rule/iplr/naive.py", erase="alpha")),
+    ("dplr", Member(f"{_FLA}generalized_delta_rule/dplr/naive.py", erase="alpha", gated=True)),
+    ("qwen3_next", _GATED_DELTA._replace(source="transformers 5.23.0, qwen3_next", norm="l2")),
+    ("kimi_linear", _GATED_DELTA._replace(source="transformers 5.23.0, kimi_linear", norm="l2")),
+)
+
+#: Name of a member -> its row.
+MEMBERS: dict[str, Member] = dict(_ROWS)
+
+#: Tensors of each formula of an erase beside those of every case.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "given": (),
+    "error": ("in/beta",),
+    "gates": ("in/erase_gate", "in/write_gate"),
+    "alpha": ("in/alpha", "in/beta"),
+    "kk": ("in/kk", "in/a"),
+}
+
+
+def of(name: str | None) -> Member:
+    """The member of this name; the rule itself for None."""
+    return RULE if name is None else MEMBERS[name]
+
+
+def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array]:
+    """Value and vectors of the erase, as fields of the rule's tokens (DPLRCASE-3).
+
+    Args:
+        x: tensors by name, normalised keys among them.
+        wide: an array of key heads -> that of value heads.
+    """
+    v = x["in/v"]
+    if member.erase == "given":
+        pair = {n: x[f"in/{n}"] for n in ("erase_read", "erase_write") if f"in/{n}" in x}
+        return {"v": v, **pair}
+    if member.erase == "error":
+        rate, k = ops.expand_dims(x["in/beta"], -1), wide(x["in/k"])
+        read = k if member.read == "in/k" else x[member.read]
+        return {"v": rate * v, "erase_read": read, "erase_write": rate * k}
+    if member.erase == "gates":
+        k = wide(x["in/k"])
+        return {"v": x["in/write_gate"] * v, "erase_read": x["in/erase_gate"] * k, "erase_write": k}
+    if member.erase == "alpha":
+        return {"v": v, "erase_read": -x["in/alpha"], "erase_write": x["in/beta"]}
+    if member.erase == "kk":
+        return {"v": v, "erase_read": x["in/kk"], "erase_write": x["in/kk"] * x["in/a"]}
+    return {"v": v}
+
+
+def of_heads(v: Array, T: int) -> Array:
+    """Gates 1 - 2^(-5 - h) of retention, h the last leading axis, (L, T)."""
+    heads = v.shape[-3] if len(v.shape) > 2 else 1
+    gates = 1.0 - 2.0 ** (-5.0 - np.arange(heads))
+    wide = gates[:, None] if len(v.shape) > 2 else gates
+    return ops.zeros_like(v, shape=(*v.shape[:-2], T)) + wide.astype(v.dtype)

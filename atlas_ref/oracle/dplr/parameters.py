@@ -1,0 +1,94 @@
+"""The key `parameters` of a case of rule dplr, and the keys beside it (DPLRCASE-2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from atlas_ref.messages import first_problem, meant
+from atlas_ref.oracle.dplr import members
+from atlas_ref.rules.dplr import Count
+from atlas_ref.types import Frozen
+
+#: The order of decay and erase.
+Order = Literal["after_error", "before_error"]
+
+#: Keys of a header of this rule.
+KEYS = ("schema", "rule", "level", "parameters", "note")
+
+
+class Parameters(Frozen):
+    """Settings of a case of rule dplr; what is left out is the member's (DPLRCASE-2).
+
+    Attributes:
+        member: row of DPLR-8 whose tensors the case has; None for those of the rule.
+        steps, groups, decay, query_scale: of DPLR-1.
+        q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
+        state_layout: axes of the first and the last memory.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    member: Literal[tuple(members.MEMBERS)] | None = None  # type: ignore[valid-type]
+    steps: Count = 1
+    groups: Count = 1
+    decay: Literal["after_error", "before_error"] | None = None
+    query_scale: Literal[1, "1/sqrt(d_in)"] | None = None
+    q_norm: Literal["none", "l2"] | None = None
+    k_norm: Literal["none", "l2"] | None = None
+    norm_eps: Annotated[float, Field(ge=1e-15)] = 1e-6
+    state_layout: Literal["(d_out, d_in)", "(d_in, d_out)"] = "(d_out, d_in)"
+
+    @property
+    def of(self) -> members.Member:
+        return members.of(self.member)
+
+    @property
+    def order(self) -> Order:
+        """The decay in force."""
+        return self.decay or self.of.decay
+
+    @property
+    def scale(self) -> Any:
+        return self.of.query_scale if self.query_scale is None else self.query_scale
+
+    def norm(self, name: str) -> str:
+        """The norm in force of in/q or in/k."""
+        own = self.q_norm if name == "in/q" else self.k_norm
+        return own or self.of.norm
+
+
+def check_header(header: Any) -> None:
+    """Refuse keys of other rules, and settings that do not exist (DPLRCASE-2).
+
+    Raises:
+        ValueError: names the key or the parameter, what was found and what is needed.
+    """
+    for key in header.model_fields_set:
+        name = key.rstrip("_")
+        if name not in KEYS:
+            raise ValueError(f"{name}: the rule {header.rule} has none; it has {', '.join(KEYS)}")
+    if header.level != "projected":
+        raise ValueError(f"level: the rule {header.rule} has projected alone, found {header.level}")
+    parsed(header)
+
+
+def parsed(header: Any) -> Parameters:
+    """The parameters of a case, validated one by one (DPLRCASE-2).
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    given, names = header.parameters or {}, tuple(Parameters.model_fields)
+    for key in given:
+        if key not in names:
+            raise ValueError(
+                f"parameters.{key}: the rule {header.rule} has none; it has {', '.join(names)}"
+                f"{meant(key, names)}"
+            )
+    try:
+        return Parameters.model_validate_json(json.dumps(given))
+    except ValidationError as error:
+        raise ValueError(f"parameters.{first_problem(error)}") from None

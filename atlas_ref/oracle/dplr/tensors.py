@@ -1,0 +1,188 @@
+"""Tensors of a case of rule dplr: names, shapes, ranges, and when each is needed (DPLRCASE-4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.messages import meant
+from atlas_ref.oracle.dplr import parameters
+from atlas_ref.oracle.dplr.members import NEEDS
+from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.oracle.subjects.subject import Tensor
+from atlas_ref.oracle.subjects.values import check_entries, check_values
+from atlas_ref.types import Array
+
+#: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
+TENSORS: dict[str, Tensor] = {
+    "in/k": Tensor("... R d_in"),
+    "in/v": Tensor("... R d_out"),
+    "in/q": Tensor("... T d_in"),
+    "in/retain": Tensor("... T, or ... T d_in", "1", 0.0, 1.0),
+    "in/log_retain": Tensor("... T, or ... T d_in", "in/retain", high=0.0),
+    "in/erase_read": Tensor("... R d_in", "no erase"),
+    "in/erase_write": Tensor("... R d_in", "no erase"),
+    "in/beta": Tensor("... R; of iplr and dplr ... R d_in", "by member"),
+    "in/erase_key": Tensor("... R d_in", "by member"),
+    "in/alpha": Tensor("... R d_in", "by member"),
+    "in/kk": Tensor("... R d_in", "by member"),
+    "in/a": Tensor("... R d_in", "by member"),
+    "in/erase_gate": Tensor("... R d_in", "by member"),
+    "in/write_gate": Tensor("... R d_out", "by member"),
+    "in/bonus": Tensor("d_in, or heads d_in", "no read before the write"),
+    "in/M0": Tensor("... d_out d_in", "0"),
+    "in/active": Tensor("T", "1", mask=True),
+    "in/reset": Tensor("T", "0", mask=True),
+    "in/y_bar": Tensor("... T d_out", "no gradients"),
+    "in/M_bar": Tensor("... d_out d_in", "0"),
+}
+
+Shapes = dict[str, tuple[tuple[int, ...], ...]]
+
+
+def names(own: Parameters) -> tuple[set[str], set[str]]:
+    """Tensors that a case of these settings needs, and those that it may have (DPLRCASE-4)."""
+    member = own.of
+    needed = {"in/k", "in/v", "in/q", *NEEDS[member.erase]}
+    if member.read != "in/k":
+        needed.add(member.read)
+    if own.member is not None and member.bonus:
+        needed.add("in/bonus")
+    free = {"in/M0", "in/active", "in/reset", "in/y_bar", "in/M_bar"}
+    if member.gated is True:
+        free |= {"in/retain", "in/log_retain"}
+    if member.erase == "given":
+        free |= {"in/erase_read", "in/erase_write", "in/bonus"}
+    return needed, free
+
+
+def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
+    """The shapes that each tensor may have, from those of values and keys (DPLRCASE-4).
+
+    Raises:
+        ValueError: values or keys without the axes of tokens, or heads not in whole groups.
+    """
+    for name in ("in/v", "in/k"):
+        if len(inputs[name].shape) < 2 or 0 in inputs[name].shape:
+            raise ValueError(f"{name}: shape {inputs[name].shape}, axes (..., R, d) above 0 needed")
+    *lead, rows, d_out = inputs["in/v"].shape
+    d_in = inputs["in/k"].shape[-1]
+    if rows % own.steps:
+        raise ValueError(
+            f"in/v: {rows} rows, expected whole tokens of parameters.steps = {own.steps}"
+        )
+    heads = list(lead)
+    if own.groups > 1:
+        if not lead or lead[-1] % own.groups:
+            raise ValueError(
+                f"in/v: leading axes {tuple(lead)}, expected whole groups of "
+                f"parameters.groups = {own.groups}"
+            )
+        heads[-1] //= own.groups
+    T, wide = rows // own.steps, (*lead, rows, d_in)
+    memory = (*lead, d_out, d_in) if own.state_layout == "(d_out, d_in)" else (*lead, d_in, d_out)
+    gates = ((*lead, T), (*lead, T, d_in))
+    return {
+        "in/k": ((*heads, rows, d_in),),
+        "in/v": ((*lead, rows, d_out),),
+        "in/q": ((*heads, T, d_in),),
+        "in/retain": gates,
+        "in/log_retain": gates,
+        "in/beta": (wide,) if own.of.erase == "alpha" else ((*lead, rows),),
+        "in/write_gate": ((*lead, rows, d_out),),
+        "in/bonus": tuple((*lead[i:], d_in) for i in range(len(lead) + 1)),
+        "in/M0": (memory,),
+        "in/M_bar": (memory,),
+        "in/active": ((T,),),
+        "in/reset": ((T,),),
+        "in/y_bar": ((*lead, T, d_out),),
+        **dict.fromkeys(("in/erase_read", "in/erase_write", "in/erase_key", "in/alpha"), (wide,)),
+        **dict.fromkeys(("in/kk", "in/a", "in/erase_gate"), (wide,)),
+    }
+
+
+def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs in order; refuse a missing, misnamed or misshapen one (DPLRCASE-4).
+
+    Raises:
+        ValueError: names the tensor, what was found and what is needed.
+    """
+    own = parameters.parsed(header)
+    _check_names(own, inputs)
+    needed = shapes(own, inputs)
+    for name, value in inputs.items():
+        if tuple(value.shape) not in needed[name]:
+            words = " or ".join(map(str, dict.fromkeys(needed[name])))
+            raise ValueError(f"{name}: shape {tuple(value.shape)}, expected {words}")
+        if name == "in/log_retain":
+            _check_log(name, value)
+        else:
+            check_values(name, value, TENSORS[name])
+    if "in/bonus" in inputs and own.steps > 1:
+        raise ValueError(f"in/bonus: a read before the write has one step, found {own.steps}")
+    return {name: inputs[name] for name in TENSORS if name in inputs}
+
+
+def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
+    needed, free = names(own)
+    who = "rule dplr" if own.member is None else f"member {own.member}"
+    for name in inputs:
+        if name not in needed | free:
+            has = [each for each in TENSORS if each in needed | free]
+            words = f"{name}: unknown tensor for {who}; it has {', '.join(has)}"
+            raise ValueError(words + meant(name, has))
+    for name in TENSORS:
+        if name in needed and name not in inputs:
+            raise ValueError(f"{name}: missing, axes ({TENSORS[name].axes}) are needed for {who}")
+    if {"in/retain", "in/log_retain"} <= inputs.keys():
+        raise ValueError("in/log_retain: stands in place of in/retain, both are in the case")
+    pair = [name in inputs for name in ("in/erase_read", "in/erase_write")]
+    if pair[0] != pair[1]:
+        absent = "in/erase_write" if pair[0] else "in/erase_read"
+        raise ValueError(f"{absent}: missing, an erase has both of its vectors")
+
+
+def _check_log(name: str, value: Any) -> None:
+    """Refuse a log of a gate that is above 0 or no number; -inf is the log of 0."""
+    check_values(name, np.where(np.isneginf(value), 0, value).astype(value.dtype), Tensor(""))
+    check_entries(name, value, value > 0, "must be at most 0")
+
+
+def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
+    """Numbers of the largest array: the memory or the tokens (CASE-2)."""
+    k, v = inputs["in/k"].shape, inputs["in/v"].shape
+    most: int = math.prod(v[:-2]) * max(k[-1] * v[-1], v[-2] * max(k[-1], v[-1]))
+    return most
+
+
+def draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
+    own = parameters.parsed(header)
+    T, n = request.tokens, own.steps
+    lead = (request.heads * own.groups,)
+    sizes = {
+        "in/k": np.empty((request.heads, T * n, request.d_in)),
+        "in/v": np.empty((*lead, T * n, request.d_out)),
+    }
+    made, needed = shapes(own, sizes), names(own)[0]
+    if own.of.erase == "given":
+        needed |= {"in/erase_read", "in/erase_write"}
+    tensors: dict[str, Array] = {}
+    for name in (each for each in TENSORS if each in needed):
+        x = generator.standard_normal(made[name][-1 if name == "in/bonus" else 0])
+        tensors[name] = x if name in ("in/v", "in/q") else x / np.sqrt(request.d_in)
+    if own.of.gated is True:
+        tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])
+    if own.of.erase == "error":
+        tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
+    steps = np.arange(T)
+    if request.pulse > 1:
+        tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
+    if request.reset:
+        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    return tensors, (*lead, T, request.d_out)

@@ -1,0 +1,146 @@
+"""The subject dplr: a memory of diagonal plus low rank, and the members of its family.
+
+Specified in specs/dplr_cases.md (DPLRCASE-1, DPLRCASE-5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref import backend
+from atlas_ref.oracle.dplr import loop, members, parameters, tensors
+from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.rules import dplr
+from atlas_ref.types import Array
+from tape import ops
+
+#: Error of a result in float64 that is allowed, and why (DPLRCASE-6).
+TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
+
+NAMES = "|".join(
+    n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset", "y_bar", "M_bar")
+)
+RESULTS = re.compile(rf"out/(y|M)|grad/({NAMES})")
+STATE = re.compile("out/M")
+
+CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2"}
+
+
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
+    own = parameters.parsed(case.header)
+    x = dict(inputs)
+    for name in ("in/k", "in/q"):
+        if own.norm(name) == "l2":
+            square = ops.sum(x[name] * x[name], axis=-1, keepdims=True)
+            x[name] = x[name] / ops.sqrt(square + own.norm_eps)
+    member = own.of
+    fields = members.tokens(member, x, lambda z: dplr.of_groups(z, own.groups))
+    for name in ("k", "q", "retain", "log_retain", "bonus"):
+        if f"in/{name}" in x:
+            fields[name] = x[f"in/{name}"]
+    if member.gated == "heads":
+        fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
+    for name in ("active", "reset"):
+        if f"in/{name}" in x:
+            fields[name] = np.asarray(x[f"in/{name}"]).astype(bool)
+    config = _config(own, x)
+    state = _start(own, config, x)
+    after, y = dplr.run(config, dplr.Tokens(**fields), state)
+    return {"out/y": y, "out/M": _turned(own, after.M)}, None
+
+
+def _config(own: Parameters, x: Mapping[str, Array]) -> dplr.Config:
+    sizes = {"d_in": x["in/k"].shape[-1], "d_out": x["in/v"].shape[-1]}
+    return dplr.Config(
+        **sizes, steps=own.steps, groups=own.groups, decay=own.order, query_scale=own.scale
+    )
+
+
+def _start(own: Parameters, config: dplr.Config, x: Mapping[str, Array]) -> dplr.State:
+    if "in/M0" in x:
+        return dplr.State(M=_turned(own, x["in/M0"]))
+    v = x["in/v"]
+    with backend.used(backend.of(*x.values()).name):  # where a first state is made
+        return dplr.start(config, v.shape[:-2], dtype=v.dtype)
+
+
+def _turned(own: Parameters, M: Array) -> Array:
+    """A memory from the layout of the case to that of the rule, or back."""
+    return M if own.state_layout == "(d_out, d_in)" else M.swapaxes(-1, -2)
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    """The rule as a plain loop, which shares no code with it (TOL-3)."""
+    return loop.run(inputs, case, rounding)
+
+
+def clause(header: Any, name: str) -> str:
+    """The clause about a result (DPLRCASE-5)."""
+    return "DPLR-10" if name.startswith("grad/") else CLAUSES[name]
+
+
+def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters without effect, each with its reason (DPLRCASE-5)."""
+    own, reasons = parameters.parsed(header), {}
+    erases = own.of.erase not in ("none", "given") or "in/erase_read" in inputs
+    gated = own.of.gated == "heads" or {"in/retain", "in/log_retain"} & inputs.keys()
+    if own.decay is not None and not (erases and gated):
+        reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
+    if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
+        reasons["parameters.norm_eps"] = "there is no norm"
+    return reasons
+
+
+def _features(case: Any) -> set[str]:
+    """Names of the features of SRC-21 that a case has (DPLRCASE-5)."""
+    k, v = (case.inputs[name].shape for name in ("in/k", "in/v"))
+    has = {
+        "pulse": "in/active" in case.inputs,
+        "reset": "in/reset" in case.inputs,
+        "heads": len(v) > 2 and v[-3] > 1,
+        "rectangular": k[-1] != v[-1],
+        "state": "in/M0" in case.inputs,
+    }
+    return {name for name, value in has.items() if value}
+
+
+def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    raise ValueError("rule dplr: its tensors are those of its member")
+
+
+SUBJECT = Subject(
+    name="dplr",
+    result="out/y",
+    cotangent="in/y_bar",
+    clauses={"out": "DPLR-2", "grad": "DPLR-10"},
+    legal=_legal,
+    evaluate=_evaluate,
+    plain=_plain,
+    draw=tensors.draw,
+    has_axes=False,
+    instead="of rule dplr, eval and check look at all results",
+    own=Own(
+        check_header=parameters.check_header,
+        checked=tensors.checked,
+        constants=lambda header: set(),
+        result=lambda header: "out/y",
+        loss=lambda header: "",
+        no_loss=lambda header, inputs: "",
+        clause=clause,
+        void=_void,
+        numbers=tensors.numbers,
+        between=lambda header, inputs: {},
+        results=RESULTS,
+        tolerance=TOLERANCE,
+        measured=True,
+        states=STATE,
+        features=_features,
+    ),
+)

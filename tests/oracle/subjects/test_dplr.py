@@ -1,0 +1,233 @@
+"""Cases of rule dplr: recordings of public code, a literal loop, verdicts, refusals."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import make, save
+from atlas_ref.oracle.cases.features import features
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.deep import functions
+from atlas_ref.oracle.dplr import members
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import MEMBERS
+from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.judge.tolerance import tolerances
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import Rounding
+from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
+from tests.support.linear_family import RECORDED
+
+FILES = sorted(RECORDED.glob("*.safetensors"))
+NAMES = (None, *members.MEMBERS)
+ROUNDED = Tolerance("ROUNDED", 1e-13)
+
+
+def drawn(member=None, **fields):
+    parameters = fields.pop("parameters", {})
+    chosen = parameters if member is None else {"member": member, **parameters}
+    sizes = {"tokens": 5, "cotangent": True, "seed": 3}
+    return new(Request(rule="dplr", parameters=chosen, **sizes | fields))
+
+
+def changed(case, drop=(), parameters=None, **tensors):
+    """The case with other tensors, or other parameters."""
+    header = case.header.plain()
+    header["parameters"] = header.get("parameters", {}) if parameters is None else parameters
+    kept = {name: value for name, value in case.inputs.items() if name not in drop}
+    return make(header, kept | {f"in/{name}": value for name, value in tensors.items()})
+
+
+def checked(case, results):
+    """The verdict of each result that is handed over."""
+    both = make(case.header.plain(), {**case.inputs, **results})
+    return {each.tensor: each.verdict for each in atlas_ref.check(both)}
+
+
+@pytest.mark.clause("DPLRCASE-1", "DPLRCASE-3", "DPLRCASE-8")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_outputs_states_and_gradients_of_every_recording_are_those_of_its_member(file):
+    case = atlas_ref.load(file)
+    verdicts = atlas_ref.check(case)
+    assert {each.tensor for each in verdicts} == set(case.recorded)
+    for each in verdicts:
+        assert (each.verdict, each.tolerance) == ("PASS", 1e-12), each
+    assert any(name.startswith("grad/") for name in case.recorded)
+
+
+@pytest.mark.clause("DPLRCASE-8")
+def test_a_recording_of_every_member_is_read_and_of_another_refused(tmp_path):
+    assert {atlas_ref.load(file).header.parameters["member"] for file in FILES} == set(
+        members.MEMBERS
+    )
+    header = {"schema": 1, "rule": "family", "parameters": {"member": "mesa"}}
+    save(tmp_path / "mesa.safetensors", header, {"in/k": np.ones((2, 3))})
+    with pytest.raises(atlas_ref.CaseError, match=r"'mesa' is no member of rule dplr"):
+        atlas_ref.load(tmp_path / "mesa.safetensors")
+
+
+@pytest.mark.clause("DPLRCASE-1", "DPLRCASE-2", "DPLRCASE-4")
+@pytest.mark.parametrize("logs", [False, True])
+@pytest.mark.parametrize("layout", ["(d_out, d_in)", "(d_in, d_out)"])
+@pytest.mark.parametrize("decay", ["after_error", "before_error"])
+def test_a_case_without_a_member_is_the_loop_that_the_clauses_print(decay, layout, logs):
+    """Two steps a token, groups of two, norms, silent tokens, a reset, a gate of 0."""
+    settings = {
+        "steps": 2,
+        "groups": 2,
+        "decay": decay,
+        "query_scale": "1/sqrt(d_in)",
+        "k_norm": "l2",
+        "norm_eps": 0.1,
+        "state_layout": layout,
+    }
+    case = drawn(parameters=settings, pulse=2, reset=3)
+    start = np.random.default_rng(4).standard_normal((4, 3, 4))
+    gates = case.inputs["in/retain"].copy()
+    gates[0, 1, 2] = 0.0
+    M0 = start if layout == "(d_out, d_in)" else start.swapaxes(-1, -2)
+    with np.errstate(divide="ignore"):
+        gate = {"log_retain": np.log(gates)} if logs else {"retain": gates}
+    case = changed(case, drop=("in/retain",), M0=M0, **gate)
+    x, got = case.inputs, evaluate(case).tensors
+    for h in range(4):
+        M = start[h]
+        for t in range(5):
+            M = start[h] if x["in/reset"][t] else M
+            for j in (2 * t, 2 * t + 1) if x["in/active"][t] else ():
+                w = np.diag(gates[h, t]) if j == 2 * t else np.eye(4)
+                k = x["in/k"][h // 2, j]
+                k = k / np.sqrt(k @ k + 0.1)
+                a, b = x["in/erase_read"][h, j], x["in/erase_write"][h, j]
+                erased = M @ w @ np.outer(a, b) if decay == "before_error" else M @ np.outer(a, b)
+                M = M @ w - erased + np.outer(x["in/v"][h, j], k)
+            assert_close("y", got["out/y"][h, t], M @ x["in/q"][h // 2, t] / 2.0, ANALYTIC)
+        last = got["out/M"][h]
+        assert_close("M", last if layout == "(d_out, d_in)" else last.T, M, ANALYTIC)
+
+
+@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6")
+@pytest.mark.parametrize("member", NAMES)
+def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member):
+    case = drawn(member)
+    ours = evaluate(case, grad=True).tensors
+    plain = SUBJECTS["dplr"].plain
+    for way in MEMBERS:
+        theirs = plain(case.inputs, case, Rounding(way, functions.same, functions.same, None))
+        for name, value in theirs.items():
+            assert_close(f"{way.name} {name}", value, ours[name], ROUNDED)
+    measured = tolerances(case, dtype="float32")
+    assert set(measured) == {"out/y", "out/M"}
+    assert all(0.0 < each.rms < 1e-5 for each in measured.values())
+
+
+@pytest.mark.clause("DPLRCASE-5", "DPLRCASE-7")
+@pytest.mark.parametrize("member", NAMES)
+def test_a_float32_kernel_passes_and_one_with_another_decay_does_not(member):
+    case = drawn(member)
+    ours = evaluate(case, grad=True, dtype="float32").tensors
+    assert set(checked(case, ours).values()) == {"PASS"}
+    wrong = dict(ours, **{"out/y": ours["out/y"] * 1.01})
+    verdicts = checked(case, wrong)
+    assert verdicts["out/y"] == "WRONG"
+    assert {each for name, each in verdicts.items() if name != "out/y"} == {"PASS"}
+
+
+@pytest.mark.clause("DPLRCASE-4", "DPLRCASE-5")
+def test_gradients_are_their_differences_in_the_direction_of_every_input():
+    case = drawn("kda", parameters={"groups": 2, "state_layout": "(d_in, d_out)"})
+    logs = np.log(case.inputs["in/retain"])
+    bar = np.random.default_rng(1).standard_normal((4, 4, 3))
+    case = changed(case, drop=("in/retain",), log_retain=logs, M_bar=bar, M0=0.5 * bar)
+    own = evaluate(case, grad=True).tensors
+
+    def loss(name, x):
+        got = evaluate(changed(case, **{name: x})).tensors
+        return np.sum(got["out/y"] * case.inputs["in/y_bar"]) + np.sum(got["out/M"] * bar)
+
+    for name in ("k", "v", "q", "beta", "log_retain", "M0"):
+        x = case.inputs[f"in/{name}"]
+        along = np.random.default_rng(2).standard_normal(x.shape)
+        if name == "log_retain":
+            along = -np.abs(along) * 1e-1  # stays below 0
+        h = 1e-5
+        slope = (loss(name, x + h * along) - loss(name, x - h * along)) / (2 * h)
+        assert abs(slope - np.sum(own[f"grad/{name}"] * along)) < 1e-7 * max(abs(slope), 1.0)
+
+
+@pytest.mark.clause("DPLRCASE-5")
+def test_settings_without_effect_are_void_and_features_are_named():
+    plain = drawn("gla", parameters={"decay": "before_error", "norm_eps": 0.5})
+    assert plain.void == {
+        "parameters.decay": "nothing is erased",
+        "parameters.norm_eps": "there is no norm",
+    }
+    assert drawn("kda", parameters={"decay": "after_error"}).void == {}
+    delta = drawn("delta", parameters={"decay": "before_error"})
+    assert delta.void == {"parameters.decay": "nothing decays"}
+    full = changed(drawn(pulse=2, reset=3), M0=np.ones((2, 3, 4)))
+    assert set(features(full)) == {"pulse", "reset", "heads", "rectangular", "state", "gradient"}
+
+
+@pytest.mark.clause("DPLRCASE-2", "DPLRCASE-4")
+@pytest.mark.parametrize(
+    ("member", "change", "message"),
+    [
+        (None, {"parameters": {"step": 2}}, "parameters.step: the rule dplr has none"),
+        (None, {"parameters": {"member": "gsa"}}, "parameters.member"),
+        (None, {"parameters": {"steps": 2}}, "in/v: 5 rows, expected whole tokens"),
+        ("kda", {"parameters": {"member": "kda", "groups": 3}}, "in/v: leading axes"),
+        ("kda", {"drop": ("in/beta",)}, r"in/beta: missing, axes \(\.\.\. R"),
+        ("kda", {"erase_read": np.ones((2, 5, 4))}, "in/erase_read: unknown tensor for member kda"),
+        ("gla", {"log_retain": np.zeros((2, 5))}, "in/log_retain: stands in place of in/retain"),
+        (None, {"drop": ("in/erase_read",)}, "in/erase_read: missing, an erase has both"),
+        ("gla", {"retain": np.full((2, 5), 1.5)}, "in/retain: entries must be at most 1"),
+        ("gla", {"retain": np.ones((2, 5, 3))}, r"in/retain: shape \(2, 5, 3\), expected"),
+        ("gla", {"v": np.ones(5)}, r"in/v: shape \(5,\), axes"),
+        (None, {"bonus": np.ones(4), "parameters": {"steps": 5}, "q": np.ones((2, 1, 4))}, "bonus"),
+    ],
+)
+def test_what_a_case_does_not_have_is_refused_in_one_line(member, change, message):
+    case = drawn(member, cotangent=False)
+    if change.get("parameters", {}).get("steps") == 5:
+        change = {**change, "drop": ("in/retain",)}
+    with pytest.raises(atlas_ref.CaseError, match=message):
+        changed(case, **change)
+
+
+@pytest.mark.clause("DPLRCASE-4")
+@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
+def test_a_log_above_zero_or_without_a_number_is_refused(bad):
+    case = drawn("gla")
+    with pytest.raises(atlas_ref.CaseError, match="in/log_retain: entries must be"):
+        changed(case, drop=("in/retain",), log_retain=np.full((2, 5), bad))
+
+
+@pytest.mark.clause("DPLRCASE-2")
+@pytest.mark.parametrize(
+    ("key", "value"), [("window", 2), ("convention", "spec"), ("level", "token")]
+)
+def test_keys_of_other_rules_are_refused_by_the_reader_and_the_schema(key, value):
+    fields = {**drawn("kda").header.plain(), key: value}
+    with pytest.raises(atlas_ref.CaseError, match=f"^case: {key}: the rule dplr has"):
+        make(fields, {})
+    validator = jsonschema.Draft202012Validator(case_schema())
+    assert not validator.is_valid(fields)
+    assert validator.is_valid(drawn("kda").header.plain())
+    assert not validator.is_valid({**drawn().header.plain(), "parameters": {"steps": 0}})
+    assert set(case_schema()["x-dplr"]["members"]) == {"none", *members.MEMBERS}
+
+
+@pytest.mark.clause("DPLRCASE-7")
+def test_a_drawn_case_depends_on_its_member_and_what_looks_into_a_memory_refuses_it():
+    kda, comba = drawn("kda"), drawn("comba_decay_after_erase")
+    assert json.dumps(kda.header.plain()) == json.dumps(drawn("kda").header.plain())
+    assert set(comba.inputs) - set(kda.inputs) == {"in/erase_key"}
+    other = changed(kda, parameters={"member": "kda", "decay": "after_error"})
+    assert_differs("y", evaluate(kda).tensors["out/y"], evaluate(other).tensors["out/y"], 1e-3)
+    with pytest.raises(atlas_ref.CaseError, match="rule dplr: identify looks into one memory"):
+        identify(kda, evaluate(kda).tensors)
