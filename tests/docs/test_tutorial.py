@@ -32,7 +32,7 @@ def chosen(found: list[Block], kernel: str) -> list[Block]:
 def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(kernel) is None:
         pytest.skip(f"{kernel} is not installed; the other kernel of the tutorial runs")
-    assert len(STEPS) == 4
+    assert len(STEPS) == 5
     printed = []
     for step in STEPS:
         found = chosen(blocks(step), kernel)
