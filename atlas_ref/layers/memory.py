@@ -133,8 +133,9 @@ class Config(Frozen):
     def causal(self) -> bool:
         """Whether no token changes a read before it (MEMORY-10)."""
         return (self.conv is None or self.conv.look_ahead == 0) and (
-            isinstance(self.levels, memory_tnt.Config)
-            or all(each.config.convention.read != "call_end" for each in self.levels.levels)
+            self.levels.tnt.is_causal
+            if isinstance(self.levels, memory_tnt.Config)
+            else all(each.config.convention.read != "call_end" for each in self.levels.levels)
         )
 
     def conv_of(self, level: Level, name: str) -> convolution.Config | None:

@@ -39,6 +39,13 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if self.tnt.combine == "gated" or any(
+            memory.projection.gate != "none" for memory in self.tnt.memories
+        ):
+            raise ValueError(
+                "tnt: a layer makes no gates of queries and reads (TNT-24); combine sum and gate "
+                "none are needed"
+            )
         for memory in self.tnt.memories:
             Level(config=memory.config)  # which refuses rules that no layer drives
         for name in ("d_model", "heads"):
@@ -110,7 +117,7 @@ def shapes(config: Config) -> tuple[dict[str, tuple[int, ...]], ...]:
             own["M"] = (rule.heads, rule.d_out, memory.rule.d_phi(rule))
         if isinstance(memory, tnt.Local) and memory.reset_momentum == "learned":
             own["S"] = own["M"]
-        if isinstance(memory, tnt.Local) and memory.projection.kind == "learned":
+        if memory.projection.kind == "learned":
             own["W_QK"] = (rule.heads, rule.d_in, rule.d_in)
         found.append(own)
     return tuple(found)

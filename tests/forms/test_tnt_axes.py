@@ -24,6 +24,10 @@ from tests.truth import tnt_loops as loops
 LOOPS = reordered(T, amplification=4)
 COTANGENT = np.random.default_rng(9).standard_normal((T, D_OUT))
 W_QK = [np.random.default_rng(31 + i).standard_normal((D_IN, D_IN)) for i in range(3)]
+GATES = [
+    {"query": np.random.default_rng(51 + i).uniform(0, 1, T)} for i in range(4)
+]  # of each memory
+READ_GATES = [{"read": np.random.default_rng(61 + i).uniform(0.2, 1.5, T)} for i in range(4)]
 S_INIT = [np.random.default_rng(41 + i).standard_normal((D_OUT, D_IN)) for i in range(3)]
 
 
@@ -42,6 +46,15 @@ def of(**axes: Any) -> dict[str, Any]:
 
 def keys(**axes: Any) -> dict[str, Any]:
     return of(projection=tnt.Projection(**axes))
+
+
+def of_global(**axes: Any) -> dict[str, Any]:
+    return {"of_global": {"projection": tnt.Projection(**axes)}}
+
+
+def moved(**reading: Any) -> dict[str, Any]:
+    """How queries of the global memory are moved, in words of the loops."""
+    return {"of_global": loops.Reading(**reading)}
 
 
 CASES = {
@@ -86,6 +99,35 @@ CASES = {
         keys(kind="orthogonal", range="sequence"), {"span": True, "range": "sequence"}
     ),
     "none": Case(keys(kind="none"), {"project": False}, 0.1),
+    "global queries moved": Case(of_global(), moved(), 0.1),
+    "the same after the write": Case(
+        {"of_global": {"projection": tnt.Projection(), "read": "after"}},
+        {**moved(), "global_read": "after"},
+        0.1,
+    ),
+    "global range sequence": Case(
+        of_global(range="sequence", norm="sum_of_norms", own="exclusive"),
+        moved(range="sequence", norm="sum", own=False),
+        0.1,
+    ),
+    "global range window": Case(of_global(range="window", window=4), moved(range=4), 0.1),
+    "global orthogonal": Case(of_global(kind="orthogonal"), moved(span=True), 0.1),
+    "global learned": Case(of_global(kind="learned"), {}, 0.1, {"global_W_QK": W_QK[0]}),
+    "global queries moved, origin 1": Case({**of_global(), "origin": 1}, {**moved(), "origin": 1}),
+    "queries moved by a gate": Case(keys(gate="given"), {}, 0.05, {"gates": [{}, *GATES[1:]]}),
+    "all queries moved by one gate": Case(
+        {**of_global(gate="given"), **keys(gate="given", range="shard")},
+        {**moved(), "range": "shard"},
+        0.05,
+        {"gates": GATES[:1]},
+    ),
+    "reads times gates": Case({"combine": "gated"}, {}, 0.05, {"gates": READ_GATES}),
+    "reads times one gate": Case(
+        {"combine": "gated", **keys(gate="given")},
+        {},
+        0.05,
+        {"gates": [{**GATES[1], **READ_GATES[2]}]},
+    ),
     "locals write nothing": Case(of(writes=False), {"still": True}, 0.1),
     "nothing is written": Case(
         {"of_global": {"writes": False}, **of(writes=False, base="running")},
@@ -109,7 +151,11 @@ def made(case: Case) -> Setup:
 
 
 def want_of(case: Case, setting: Setup, leaves: Any = None) -> loops.Result:
-    return loops.paper(setting.memories(leaves), loops.Reading(**case.reading))
+    reading = loops.Reading(**case.reading)
+    given = setting.leaves if leaves is None else leaves
+    if "global_W_QK" in given:
+        reading = reading._replace(of_global=loops.Reading(W_QK=given["global_W_QK"]))
+    return loops.paper(setting.memories(leaves), reading)
 
 
 @pytest.mark.clause("TNT-3", "TNT-4", "TNT-5", "TNT-6", "TNT-7", "TNT-8", "TNT-9", "TNT-13")
@@ -149,7 +195,8 @@ def test_a_cut_changes_nothing(name: str) -> None:
     for at in range(1, T) if name == "default" else (1, 6, 7, 13, 20):
         parts = (cut(setting.leaves, 0, at), cut(setting.leaves, at, T))
         state, first = setting.run(parts[0])
-        state, second = tnt.run(setting.config, setting.params(), setting.tokens(parts[1]), state)
+        rest, gates = setting.tokens(parts[1]), setting.gates(parts[1])
+        state, second = tnt.run(setting.config, setting.params(), rest, state, gates)
         assert_close(f"y cut at {at}", np.concatenate([first, second]), y, LOOPS)
         assert state.position == whole.position
         for got, want in zip(state.places, whole.places, strict=True):

@@ -294,6 +294,10 @@ WRONG: list[tuple[Any, str]] = [
         lambda: layer(tnt_of("delta"), reference_at_call="renewed"),
         "reference_at_call: renewed, but a TNT has none",
     ),
+    (
+        lambda: tnt_of("delta", of_local=projection(gate="given")),
+        "tnt: a layer makes no gates of queries and reads",
+    ),
     (lambda: layer(tnt_of("delta"), state_clamp=1.0), "state_clamp: 1.0, but a TNT has none"),
     (
         lambda: layer(
@@ -309,6 +313,36 @@ WRONG: list[tuple[Any, str]] = [
 def test_settings_that_mean_nothing_are_refused(make: Any, says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         make()
+
+
+@pytest.mark.clause("MEMORY-10", "TNT-25")
+@pytest.mark.parametrize(
+    "late", [{"of_local": {"read": "chunk_end"}}, {"of_global": {"read": "call_end"}}]
+)
+def test_a_layer_whose_memories_read_late_is_not_causal(late: Any) -> None:
+    assert layer(tnt_of("delta")).causal
+    config = layer(tnt_of("delta", **late))
+    assert not config.causal
+    own = Layer(memory, config)
+    params, x = own.drawn(), own.tokens(4)
+    moved = x.copy()
+    moved[:, 2] += 1.0
+    y, other = (own.run(params, each)[1] for each in (x, moved))
+    assert np.any(y[:, :2] != other[:, :2])
+
+
+@pytest.mark.clause("MEMORY-14", "TNT-26")
+def test_a_learned_projection_of_the_global_memory_is_one_of_the_layers_starts() -> None:
+    config = layer(tnt_of("delta", of_global=projection(kind="learned"), spans=(), shards=()))
+    params = memory.init(config, 0)
+    assert_close("W_QK", params.initial[0].W_QK, np.broadcast_to(np.eye(3), (2, 3, 3)), EXACT)
+    plain = layer(tnt_of("delta", spans=(), shards=()))
+    own = Layer(memory, plain)
+    drawn, x = own.drawn(), own.tokens(8)
+    raw = own.run(drawn, x)[1]
+    given = drawn.replaced(initial=(drawn.initial[0].replaced(W_QK=params.initial[0].W_QK),))
+    moved = Layer(memory, config).run(given, x)[1]
+    assert_close("by the unit matrix", moved, raw, ANALYTIC)
 
 
 @pytest.mark.clause("MEMORY-14", "MEMORY-15")

@@ -78,6 +78,41 @@ def test_axis(name: str) -> None:
     same(*made(name, 15))
 
 
+#: Reads of local memories that wait.
+LATE = {"chunk_end": "chunk", "call_end": "call"}
+
+
+@pytest.mark.parametrize("read", LATE)
+def test_late(read: Any) -> None:
+    sizes = {"tokens": 15, "spans": (3, 1), "shards": (7, 6)}
+    setting = setup("titans_lmm", 2, of_local={"read": read}, **sizes)
+    same(setting, loops.Reading(local_read=LATE[read]))
+
+
+def test_late_cut() -> None:
+    """A call that begins inside a chunk, and a shard."""
+    sizes = {"tokens": 15, "spans": (3, 1), "shards": (7, 6)}
+    setting = setup("titans_lmm", 2, of_local={"read": "chunk_end"}, **sizes)
+    want = loops.paper(setting.memories(), loops.Reading(local_read="chunk")).y
+    state = setting.run(cut(setting.leaves, 0, 8))[0]
+    rest = setting.tokens(cut(setting.leaves, 8, 15))
+    y = tnt.run(setting.config, setting.params(), rest, state)[1]
+    assert_close("y", y, want[8:], LOOPS)
+
+
+def test_global_queries() -> None:
+    of_global = {"projection": tnt.Projection()}
+    setting = setup("titans_lmm", 1, tokens=15, of_global=of_global)
+    same(setting, loops.Reading(of_global=loops.Reading()))
+
+
+def test_gates() -> None:
+    setting = setup("titans_lmm", 1, tokens=9, combine="gated", **keys(gate="given"))
+    query, read = np.random.default_rng(1).uniform(0, 1, (2, 9))
+    leaves = {**setting.leaves, "gates": [{"query": query, "read": read}]}
+    same(setting._replace(leaves=leaves), loops.Reading())
+
+
 def test_whole_shards() -> None:
     """A call that ends with a shard, whose state is that of the last shard."""
     same(*made("paper", 14))

@@ -36,7 +36,8 @@ class Setup(NamedTuple):
     """A TNT with its inputs as one nest of arrays, so that gradients are taken of all of them.
 
     Attributes:
-        leaves: {"tokens": [by name, one of all memories or one each], "first": [V_0, W_init, ...]}.
+        leaves: {"tokens": [by name, one of all memories or one each], "first": [V_0, W_init, ...]};
+            "gates", of all memories or one each, "S" and "W_QK" of local ones where they are needed.
     """
 
     config: tnt.Config
@@ -48,6 +49,8 @@ class Setup(NamedTuple):
         for name in ("S", "W_QK"):
             for place, value in zip(self.local_places, leaves.get(name, []), strict=False):
                 made[place][name] = value
+        if "global_W_QK" in leaves:
+            made[0]["W_QK"] = leaves["global_W_QK"]
         return tnt.Params(memories=tuple(tnt.Initial(**each) for each in made))
 
     @property
@@ -61,12 +64,17 @@ class Setup(NamedTuple):
         made = tuple(Tokens(**named) for named in each)
         return made[0] if len(made) == 1 else made
 
+    def gates(self, leaves: Arrays | None = None) -> Any:
+        each = (self.leaves if leaves is None else leaves).get("gates", [])
+        made = tuple(tnt.Gates(**named) for named in each)
+        return None if not made else made[0] if len(made) == 1 else made
+
     def run(self, leaves: Arrays | None = None) -> tuple[tnt.State, Any]:
         leaves = self.leaves if leaves is None else leaves
         params = self.params(leaves)
         leading = leaves["tokens"][0]["k"].shape[:-2]
         start = tnt.start(self.config, params, leading, dtype=leaves["tokens"][0]["k"].dtype)
-        return tnt.run(self.config, params, self.tokens(leaves), start)
+        return tnt.run(self.config, params, self.tokens(leaves), start, self.gates(leaves))
 
     def memories(self, leaves: Arrays | None = None) -> list[loops.Memory]:
         """The same for the loops."""
@@ -75,6 +83,10 @@ class Setup(NamedTuple):
         for i, memory in enumerate(self.config.memories):
             named = dict(leaves["tokens"][i if len(leaves["tokens"]) > 1 else 0])
             named["weights"] = named.pop("window_weights", None)
+            gates = leaves.get("gates", [])
+            if gates:
+                own = gates[i if len(gates) > 1 else 0]
+                named |= {f"{name}_gate": value for name, value in own.items()}
             shard = None if isinstance(memory, tnt.Global) else memory.shard
             S0 = leaves["S"][i - self.local_places[0]] if shard and "S" in leaves else None
             found.append(
@@ -125,6 +137,7 @@ def setup(
     of_local: Arrays | None = None,
     gated: bool = True,
     origin: Any = 0,
+    combine: Any = "sum",
     **convention: Any,
 ) -> Setup:
     """A TNT of one rule, with random inputs; `each` gives every memory inputs of its own."""
@@ -139,6 +152,7 @@ def setup(
             for C, S in zip(spans[:locals_], shards[:locals_], strict=True)
         ),
         origin=origin,
+        combine=combine,
     )
     count = len(made.memories)
     leaves = {
@@ -153,8 +167,12 @@ def setup(
 
 def cut(leaves: Arrays, first: int, last: int) -> Arrays:
     """The same with tokens first to last."""
+    gates = [
+        {name: x[first:last] for name, x in named.items()} for named in leaves.get("gates", [])
+    ]
     return {
         **leaves,
+        **({"gates": gates} if gates else {}),
         "tokens": [
             {name: x[first:last] for name, x in named.items()} for named in leaves["tokens"]
         ],

@@ -21,6 +21,8 @@ class Inputs(NamedTuple):
         retain, momentum (T,): None for 1, for no momentum.
         step_size (T,): None for a rule without an error, M <- retain M + v k^T.
         weights (T, c): of the window by lag; None for one token of weight 1.
+        query_gate (T,): g of (1 - g) q + g P q; None for P q.
+        read_gate (T,): factor of the read; None for 1.
     """
 
     k: Array
@@ -30,6 +32,8 @@ class Inputs(NamedTuple):
     momentum: Array | None = None
     step_size: Array | None = None
     weights: Array | None = None
+    query_gate: Array | None = None
+    read_gate: Array | None = None
 
 
 class Memory(NamedTuple):
@@ -65,7 +69,9 @@ class Reading(NamedTuple):
             sees.
         still: whether local memories write nothing.
         global_still: whether the global one writes nothing.
-        global_read, local_read: "start" of the chunk, "before" or "after" the write, or "none".
+        global_read, local_read: "start" of the chunk, "before" or "after" the write, or "none"; the
+            memory after the last token of the "chunk", or of the "call", known when all are written.
+        of_global: how queries of the global memory are moved; None for raw ones.
     """
 
     range: Any = "chunk"
@@ -83,6 +89,7 @@ class Reading(NamedTuple):
     global_still: bool = False
     global_read: str = "start"
     local_read: str = "after"
+    of_global: Any = None
 
 
 class Result(NamedTuple):
@@ -101,9 +108,10 @@ def paper(memories: list[Memory], r: Reading = Reading()) -> Result:  # noqa: B0
     S = [m.first * 0 if m.S0 is None else m.S0 for m in memories]
     ref = [m.first for m in memories]
     begin = [0] * n  # first token of the window: the document's, or the shard's
-    out = []
+    out: list[Any] = [np.zeros(memories[0].inputs.v.shape[1]) for _ in range(T)]
+    written_by: list[list[Array]] = [[] for _ in memories]  # each memory after each token
     for t in range(T):
-        number, y = t + r.origin, 0
+        number = t + r.origin
         for i, m in enumerate(memories):
             before = M[i]
             new = m.shard is not None and number % m.shard == 0
@@ -119,16 +127,46 @@ def paper(memories: list[Memory], r: Reading = Reading()) -> Result:  # noqa: B0
             idle = r.global_still if m.shard is None else r.still
             if not (idle or (new and r.lost and (m.chunk == 1 or r.running))):
                 M[i], S[i] = written(m.inputs, t, begin[i], R, M[i], S[i])
+            written_by[i].append(M[i])
             how = r.global_read if m.shard is None else r.local_read
-            if how == "none":
-                continue
-            q = m.inputs.q[t]
-            if m.shard is not None and r.project:
-                q = moved(m, t, r)
             after = before if new and r.lost else M[i]
-            y = y + {"start": ref[i], "before": before, "after": after}[how] @ q
-        out.append(y + np.zeros(memories[0].inputs.v.shape[1]))
+            seen = {"start": ref[i], "before": before, "after": after}
+            if how in seen:
+                out[t] = out[t] + factor(m, t) * (seen[how] @ asked(m, t, r))
+    for i, m in enumerate(memories):
+        how = r.global_read if m.shard is None else r.local_read
+        for t in range(T if how in ("chunk", "call") else 0):
+            last = T - 1 if how == "call" else last_of_chunk(m, t, T, r)
+            out[t] = out[t] + factor(m, t) * (written_by[i][last] @ asked(m, t, r))
     return Result(np.array(out), M, S)
+
+
+def last_of_chunk(m: Memory, t: int, T: int, r: Reading) -> int:
+    """The token before the next start of a chunk, or of a shard; the last one of the call."""
+    for later in range(t + 1, T):
+        place = (later + r.origin) % (m.shard or T + r.origin + 1)
+        if place % m.chunk == 0:
+            return later - 1
+    return T - 1
+
+
+def factor(m: Memory, t: int) -> Any:
+    """What the read of a memory is multiplied by."""
+    return 1.0 if m.inputs.read_gate is None else m.inputs.read_gate[t]
+
+
+def asked(m: Memory, t: int, r: Reading) -> Array:
+    """The query of token t as the memory gets it."""
+    q, how = m.inputs.q[t], r
+    if m.shard is None:
+        how = Reading(project=False) if r.of_global is None else r.of_global
+    if not how.project:
+        return q
+    how = how._replace(origin=r.origin)
+    if m.inputs.query_gate is None:
+        return moved(m, t, how)
+    g = m.inputs.query_gate[t]
+    return (1 - g) * q + g * moved(m, t, how)
 
 
 def written(x: Inputs, t: int, begin: int, R: Array, M: Array, S: Array) -> tuple[Array, Array]:
@@ -174,7 +212,9 @@ def met(m: Memory, t: int, r: Reading) -> list[int]:
     if isinstance(r.range, int):
         return list(range(max(0, last - r.range + 1), last + 1))
     number = t + r.origin
-    assert m.shard is not None
+    if m.shard is None:  # never reset
+        back = {"chunk": number % m.chunk, "sequence": t}[r.range]
+        return list(range(max(0, t - back), last + 1))
     place = number if r.absolute else number % m.shard
     back = {"chunk": place % m.chunk, "shard": number % m.shard, "sequence": t}[r.range]
     return list(range(max(0, t - back), last + 1))

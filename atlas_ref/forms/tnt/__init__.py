@@ -9,6 +9,7 @@ specs/tnt.md. Source: TNT (2511.07343) Eqs 5-7, 13-15.
 from __future__ import annotations
 
 from atlas_ref.forms.tnt.config import PRESETS, Config, Global, Local, Projection, preset
+from atlas_ref.forms.tnt.gates import Gates
 from atlas_ref.forms.tnt.retrieve import retrieve
 from atlas_ref.forms.tnt.run import run
 from atlas_ref.forms.tnt.state import Initial, Params, State, start
@@ -16,6 +17,7 @@ from atlas_ref.forms.tnt.state import Initial, Params, State, start
 __all__ = [
     "PRESETS",
     "Config",
+    "Gates",
     "Global",
     "Initial",
     "Local",

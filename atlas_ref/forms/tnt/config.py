@@ -23,12 +23,15 @@ else:
 
 Count = Annotated[int, Field(ge=1)]
 
+#: Reads that see tokens after their own (TNT-25).
+LATE = ("chunk_end", "call_end")
+
 #: Forms from the fastest on, for a run that names none.
 PREFERRED = ("chunkwise", "exact", "atlas_parallel", "kernel", "scan", "sequential")
 
 
 class Projection(Frozen):
-    """Axes of the matrix by which a local memory moves its queries (TNT-7 to TNT-10).
+    """Axes of the matrix by which a memory moves its queries (TNT-7 to TNT-10).
 
     Attributes:
         kind: sum of outer products of keys; the orthogonal projector onto their span; a learned
@@ -41,6 +44,7 @@ class Projection(Frozen):
             of length one for granted; or their sum by the sum of squared norms.
         dependent: kind orthogonal counts a key as one of the span when its rest is shorter than
             this share of it.
+        gate: none, or given: a query is (1 - g) q + g P q, with a gate g of its token (TNT-24).
     """
 
     kind: Literal["sum_outer", "orthogonal", "learned", "none"] = "sum_outer"
@@ -49,6 +53,7 @@ class Projection(Frozen):
     own: Literal["inclusive", "exclusive"] = "inclusive"
     norm: Literal["per_key", "unit_keys_assumed", "sum_of_norms"] = "per_key"
     dependent: PositiveFloat = 1e-8
+    gate: Literal["none", "given"] = "none"
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -61,6 +66,8 @@ class Projection(Frozen):
             raise ValueError(
                 "range: window is not defined for kind orthogonal, whose basis loses no key"
             )
+        if self.kind == "none" and self.gate != "none":
+            raise ValueError(f"gate: {self.gate}, but kind none moves no query")
         return self
 
 
@@ -112,11 +119,13 @@ class Global(_Memory):
         sum: whether a chunk's sum ends before the first token of the next one, or takes it too
             (Eq 5 as printed): that token is then written twice.
         read: the memory that a token reads: that of its chunk's start, that after or before its own
-            write, or none.
+            write, none, or that after the last token of its call, which is not causal (TNT-25).
+        projection: of its queries; the paper asks it raw ones (TNT-26).
     """
 
     sum: Literal["exclusive", "inclusive"] = "exclusive"
-    read: Literal["chunk_start", "after", "before", "none"] = "chunk_start"
+    read: Literal["chunk_start", "after", "before", "none", "call_end"] = "chunk_start"
+    projection: Projection = Projection(kind="none")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -130,6 +139,8 @@ class Global(_Memory):
                 "sum: inclusive is defined for gate none, a window of one token and read "
                 "chunk_start alone"
             )
+        if self.projection.range == "shard":
+            raise ValueError("projection: range shard, but the global memory has no shards")
         return self
 
     @property
@@ -151,7 +162,8 @@ class Local(_Memory):
             for both (Eq 3); for every token all gradients of the chunk so far, written onto the
             memory before it (Eq 6 as printed, which counts them again and again); the memory before
             the token for both (a token loop).
-        read: the memory after the token's write, before it, or that of its chunk's start.
+        read: the memory after the token's write, before it, or that of its chunk's start; that
+            after the last token of its chunk or of its call, which are not causal (TNT-25).
         reset: whether a shard's first token writes after the reset, or the reset takes the place of
             its write (Eq 6 as printed).
         reset_momentum: what the momentum returns to: zero, nothing (it goes on), or a parameter.
@@ -162,7 +174,7 @@ class Local(_Memory):
     shard: Count
     projection: Projection = Projection()
     base: Literal["chunk_start", "previous", "running"] = "chunk_start"
-    read: Literal["after", "before", "chunk_start"] = "after"
+    read: Literal["after", "before", "chunk_start", "chunk_end", "call_end"] = "after"
     reset: Literal["before_write", "instead_of_write"] = "before_write"
     reset_momentum: Literal["zero", "carry", "learned"] = "zero"
     chunk_origin: Literal["shard", "document"] = "shard"
@@ -185,6 +197,10 @@ class Local(_Memory):
             )
         if self.reset == "instead_of_write" and not self.rule.in_family:
             raise ValueError(f"reset: instead_of_write is not defined for {self.rule.name}")
+        if self.read in LATE and self.reset != "before_write":
+            raise ValueError(f"reset: {self.reset} is not defined for read {self.read}")
+        if self.read == "chunk_end" and self.chunk_origin != "shard":
+            raise ValueError("read: chunk_end is not defined for chunks that cross resets")
         if self.reset_momentum != "zero" and not self.rule.has_momentum:
             raise ValueError(
                 f"reset_momentum: {self.reset_momentum}, but {self.rule.name} has no momentum"
@@ -197,7 +213,7 @@ class Local(_Memory):
         axes = {"reference": "running" if self.base == "running" else "chunk_start"}
         if self.base == "previous" and self.reset == "instead_of_write":
             axes["rate"] = "split"
-        return self._require(read=self.read, **axes)
+        return self._require(read="call_end" if self.read in LATE else self.read, **axes)
 
     @property
     def independent(self) -> bool:
@@ -213,11 +229,13 @@ class Config(Frozen):
         local_memories: each with its own rule, span, shard and projection.
         origin: number of the first token: with 1 the first chunk and the first shard are a token
             short.
+        combine: the sum of the reads, or of each read times a gate of its token (TNT-24).
     """
 
     global_memory: Global | None
     local_memories: tuple[Local, ...] = ()
     origin: Literal[0, 1] = 0
+    combine: Literal["sum", "gated"] = "sum"
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -236,6 +254,11 @@ class Config(Frozen):
     def memories(self) -> tuple[Global | Local, ...]:
         """The global memory, if there is one, and then the local ones."""
         return (*((self.global_memory,) if self.global_memory else ()), *self.local_memories)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no read depends on a later token (TNT-25)."""
+        return not any(memory.read in LATE for memory in self.memories)
 
 
 def form_of(memory: Global | Local) -> str:
@@ -260,14 +283,14 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def preset(
-    name: str, config: Any, *, span: int, spans: Sequence[int], shards: Sequence[int]
+    name: str, config: Any, *, span: int | None, spans: Sequence[int], shards: Sequence[int]
 ) -> Config:
     """The TNT of a reading of the paper, every memory under the same rule (TNT-12).
 
     Args:
         name: of `PRESETS`.
         config: of the rule.
-        span: C_G of the global memory.
+        span: C_G of the global memory; None for local memories alone.
         spans, shards: C_i and S_i of each local memory.
 
     Raises:
@@ -281,7 +304,9 @@ def preset(
     changes = PRESETS[name]
     projection = Projection(**changes.get("projection", {}))
     return Config(
-        global_memory=Global(config=config, span=span, **changes.get("global", {})),
+        global_memory=None
+        if span is None
+        else Global(config=config, span=span, **changes.get("global", {})),
         local_memories=tuple(
             Local(config=config, span=C, shard=S, projection=projection, **changes.get("local", {}))
             for C, S in zip(spans, shards, strict=True)

@@ -13,15 +13,16 @@ import numpy as np
 from atlas_ref import backend, forms
 from atlas_ref.forms.tnt import pieces
 from atlas_ref.forms.tnt.config import Global, Local, form_of
-from atlas_ref.forms.tnt.projection import projected
-from atlas_ref.forms.tnt.state import Initial, Place, chunk_place, fresh
+from atlas_ref.forms.tnt.gates import Gates
+from atlas_ref.forms.tnt.projection import gated, projected
+from atlas_ref.forms.tnt.state import Initial, Keys, Place, chunk_place, fresh
 from atlas_ref.rules.sequence import Tokens, features
 from atlas_ref.types import Array
 from tape import ops
 
 
 def global_run(
-    memory: Global, initial: Initial, tokens: Tokens, place: Place, position: int
+    memory: Global, initial: Initial, tokens: Tokens, place: Place, position: int, gates: Gates
 ) -> tuple[Place, Array | None]:
     """The global memory over the tokens of a document (TNT-3).
 
@@ -29,10 +30,12 @@ def global_run(
 
     Args:
         position: number of the first token in its document.
+        gates: of these tokens.
 
     Returns:
         the memory after the last token, y (..., T, d_out) or None where nothing reads it.
     """
+    keys, tokens = _asked(memory, initial, tokens, place, position, gates)
     if memory.sum == "exclusive":
         state, y = _run(memory, initial, tokens, place.memory)
     else:
@@ -42,11 +45,11 @@ def global_run(
         twice = pieces.picked(tokens, np.repeat(np.arange(len(number)), times))
         state, y = _run(memory, initial, twice, place.memory)
         y = y[..., np.cumsum(times) - 1, :]
-    return place.replaced(memory=state), None if memory.read == "none" else y
+    return Place.trusted(memory=state, keys=keys), None if memory.read == "none" else y
 
 
 def local_run(
-    local: Local, initial: Initial, tokens: Tokens, place: Place, position: int
+    local: Local, initial: Initial, tokens: Tokens, place: Place, position: int, gates: Gates
 ) -> tuple[Place, Array]:
     """A local memory over the tokens of a document: shards, each from W_init (TNT-4 to TNT-6).
 
@@ -54,17 +57,19 @@ def local_run(
 
     Args:
         position: number of the first token in its document.
+        gates: of these tokens.
 
     Returns:
         the memory after the last token, y (..., T, d_out).
     """
-    keys, q = projected(local, initial, tokens.k, tokens.q, place.keys, position)
-    tokens = _counted(local, tokens.replaced(q=q), position)
+    keys, tokens = _asked(local, initial, tokens, place, position, gates)
+    tokens = _counted(local, tokens, position)
     T, S = tokens.k.shape[-2], local.shard
     done = min(T, -position % S)
     state, reads = place.memory, []
     if done:
-        state, y = _run(local, initial, pieces.cut(tokens, 0, done), state)
+        rest = pieces.cut(tokens, 0, done)
+        state, y = _run(local, initial, rest, state, position % S)
         reads.append(y)
     whole = (T - done) // S
     if whole > 1 and local.independent and local.rule.in_family:
@@ -77,7 +82,23 @@ def local_run(
         state, y = _shard(local, initial, part, _anew(local, initial, part, state))
         reads.append(y)
         done += part.k.shape[-2]
-    return place.replaced(memory=state, keys=keys), pieces.joined(reads)
+    if local.read == "call_end":
+        idle = tokens.replaced(active=np.zeros(T, bool))
+        reads = [_ordinary(local, initial, idle, state)[1]]
+    return Place.trusted(memory=state, keys=keys), pieces.joined(reads)
+
+
+def _asked(
+    memory: Global | Local,
+    initial: Initial,
+    tokens: Tokens,
+    place: Place,
+    position: int,
+    gates: Gates,
+) -> tuple[Keys, Tokens]:
+    """What the projection then remembers, and the tokens with the queries of the memory."""
+    keys, moved = projected(memory, initial, tokens.k, tokens.q, place.keys, position)
+    return keys, tokens.replaced(q=gated(memory, tokens.q, moved, gates.query))
 
 
 def _side_by_side(local: Local, initial: Initial, tokens: Tokens, count: int) -> tuple[Any, Array]:
@@ -151,7 +172,30 @@ def _without_momentum(tokens: Tokens, why: str) -> None:
         raise ValueError(f"momentum: given, but {why} is defined without one")
 
 
-def _run(memory: Global | Local, initial: Initial, tokens: Tokens, state: Any) -> tuple[Any, Array]:
+def _run(
+    memory: Global | Local, initial: Initial, tokens: Tokens, state: Any, place: int = 0
+) -> tuple[Any, Array]:
+    """A run of the memory's rule, in one piece; chunk by chunk where reads wait for a chunk's end.
+
+    Args:
+        place: of the first token in its shard.
+
+    Source: TNT-25.
+    """
+    if memory.read != "chunk_end":
+        return _ordinary(memory, initial, tokens, state)
+    T, first, reads = tokens.k.shape[-2], 0, []
+    while first < T:
+        last = min(T, first + memory.span - (place + first) % memory.span)
+        state, y = _ordinary(memory, initial, pieces.cut(tokens, first, last), state)
+        reads.append(y)
+        first = last
+    return state, pieces.joined(reads)
+
+
+def _ordinary(
+    memory: Global | Local, initial: Initial, tokens: Tokens, state: Any
+) -> tuple[Any, Array]:
     """An ordinary run of the memory's rule in its form (TNT-13)."""
     if not memory.writes:
         tokens = tokens.replaced(active=np.zeros(tokens.k.shape[-2], bool))

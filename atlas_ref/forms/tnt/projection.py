@@ -1,4 +1,4 @@
-"""Queries of a local memory moved onto the keys of their range, without a matrix for each token.
+"""Queries of a memory moved onto the keys of their range, without a matrix for each token.
 
     q'_t = sum_tau k_tau (k_tau . q_t) / |k_tau|^2          tau in the range of t, tau <= t
 
@@ -16,7 +16,7 @@ import numpy as np
 import tape
 from atlas_ref import backend
 from atlas_ref.engine.associative_scan import scan
-from atlas_ref.forms.tnt.config import Local, Projection
+from atlas_ref.forms.tnt.config import Global, Local, Projection
 from atlas_ref.forms.tnt.state import Initial, Keys
 from atlas_ref.types import Array
 from tape import ops
@@ -30,7 +30,7 @@ MODERATE = 2.0**20
 
 
 def projected(
-    local: Local, initial: Initial, k: Array, q: Array, keys: Keys, position: int
+    memory: Global | Local, initial: Initial, k: Array, q: Array, keys: Keys, position: int
 ) -> tuple[Keys, Array]:
     """The queries P_t q_t of a call, and what the next call needs of its keys (TNT-7).
 
@@ -42,26 +42,39 @@ def projected(
     Returns:
         keys after the last token, queries (..., T, d).
     """
-    projection = local.projection
+    projection = memory.projection
     if projection.kind == "none":
         return keys, q
     if projection.kind == "learned":
         return keys, q @ ops.swapaxes(initial.W_QK, -1, -2)
     if projection.range == "window":
         return _windowed(projection, k, q, keys)
-    ranges = range_starts(local, position - 1 + np.arange(k.shape[-2] + 1))
+    ranges = range_starts(memory, position - 1 + np.arange(k.shape[-2] + 1))
     if projection.kind == "orthogonal":
         k = _orthogonal(projection, k, keys.total, ranges)
     return _in_pieces(projection, k, q, keys, ranges)
 
 
-def recalled(local: Local, initial: Initial, q: Array, keys: Keys) -> Array:
+def gated(memory: Global | Local, q: Array, moved: Array, gate: Array) -> Array:
+    """(1 - g) q + g P q, or P q where the settings have no gate (TNT-24).
+
+    Args:
+        q, moved (..., T, d): raw queries, and P q.
+        gate (..., T): g of each token; None without one.
+    """
+    if memory.projection.gate == "none":
+        return moved
+    gate = ops.expand_dims(gate, -1)
+    return (1.0 - gate) * q + gate * moved
+
+
+def recalled(memory: Global | Local, initial: Initial, q: Array, keys: Keys) -> Array:
     """Queries P q of tokens that bring no key, P of the keys that are held (TNT-23).
 
     Args:
         q (..., T, d): raw queries.
     """
-    projection = local.projection
+    projection = memory.projection
     if projection.kind == "none":
         return q
     if projection.kind == "learned":
@@ -82,15 +95,19 @@ def _keys(*, total: Array = None, size: Array = None, rows: Array = None) -> Key
     return Keys.trusted(total=total, size=size, rows=rows)
 
 
-def range_starts(local: Local, positions: Any) -> Any:
-    """Number of the first token of each token's range: tokens of one range share it (TNT-8)."""
-    if local.projection.range == "sequence":
+def range_starts(memory: Global | Local, positions: Any) -> Any:
+    """Number of the first token of each token's range: tokens of one range share it (TNT-8,
+    TNT-26).
+    """
+    if memory.projection.range == "sequence":
         return np.zeros_like(positions)
-    in_shard = positions % local.shard
-    if local.projection.range == "shard":
+    if isinstance(memory, Global):
+        return positions - positions % memory.span
+    in_shard = positions % memory.shard
+    if memory.projection.range == "shard":
         return positions - in_shard
-    from_start = in_shard if local.chunk_origin == "shard" else positions
-    return positions - from_start % local.span
+    from_start = in_shard if memory.chunk_origin == "shard" else positions
+    return positions - from_start % memory.span
 
 
 def unit(k: Array) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 
 from atlas_ref.forms.tnt import pieces
 from atlas_ref.forms.tnt.config import Config, Global
+from atlas_ref.forms.tnt.gates import Gates, cut, given, weighed
 from atlas_ref.forms.tnt.memories import global_run, local_run
 from atlas_ref.forms.tnt.state import Params, State, check_params, start_like
 from atlas_ref.rules import sequence
@@ -22,7 +23,11 @@ from tape import ops
 
 
 def run(
-    config: Config, params: Params, tokens: Tokens | tuple[Tokens, ...], state: State
+    config: Config,
+    params: Params,
+    tokens: Tokens | tuple[Tokens, ...],
+    state: State,
+    gates: Gates | tuple[Gates, ...] | None = None,
 ) -> tuple[State, Array]:
     """Drive a global and N local memories over a sequence, and add what they read (TNT-1).
 
@@ -32,7 +37,8 @@ def run(
         tokens: of all memories, or one each, the global memory's first. A reset starts a document:
             V_0, W_init, no key, the first position.
         state: from `start`, or from an earlier call, which this one then continues: calls of any
-            length together give what one call gives.
+            length together give what one call gives, unless reads wait for the end of one (TNT-25).
+        gates: of all memories, or one each; None where the settings ask for none (TNT-24).
 
     Returns:
         state after the last token, y (..., T, d_out).
@@ -43,6 +49,7 @@ def run(
     Source: TNT (2511.07343) Eqs 5-7, 13-15; TNT-1.
     """
     each = parted(config, params, tokens, state)
+    own_gates = given(config, gates, each[0].k.shape[:-1])
     reset = each[0].reset
     T = each[0].k.shape[-2]
     leading = each[0].k.shape[:-2]
@@ -52,7 +59,9 @@ def run(
         if reset is not None and reset[first]:
             state = start_like(config, params, leading, each[0].k)
         part = tuple(pieces.cut(own, first, last) for own in each)
-        state, y = _document(config, params, part, state)
+        state, y = _document(
+            config, params, part, state, tuple(cut(own, first, last) for own in own_gates)
+        )
         reads.append(y)
     return pieces.settled(state), pieces.joined(reads)
 
@@ -83,17 +92,21 @@ def parted(
 
 
 def _document(
-    config: Config, params: Params, tokens: tuple[Tokens, ...], state: State
+    config: Config,
+    params: Params,
+    tokens: tuple[Tokens, ...],
+    state: State,
+    gates: tuple[Gates, ...],
 ) -> tuple[State, Array]:
     """Tokens of one document: every memory's run, the reads added (TNT-1)."""
     places, reads = [], []
-    for memory, initial, own, place in zip(
-        config.memories, params.memories, tokens, state.places, strict=True
+    for memory, initial, own, place, gate in zip(
+        config.memories, params.memories, tokens, state.places, gates, strict=True
     ):
         of_kind: Any = global_run if isinstance(memory, Global) else local_run
-        after, y = of_kind(memory, initial, own, place, state.position)
+        after, y = of_kind(memory, initial, own, place, state.position, gate)
         places.append(after)
-        reads += [] if y is None else [y]
+        reads += [] if y is None else [weighed(y, gate)]
     T = tokens[0].k.shape[-2]
     total = sum(reads[1:], reads[0]) if reads else ops.zeros_like(tokens[0].v)
     return State.trusted(position=state.position + T, places=tuple(places)), total

@@ -47,7 +47,7 @@ class Params(Frozen):
 
 
 class Keys(Frozen):
-    """What the projection of a local memory remembers of earlier keys (TNT-11).
+    """What the projection of a memory remembers of earlier keys (TNT-11).
 
     Attributes:
         total (..., d, d): sum of their outer products, or the projector onto their span.
@@ -119,7 +119,7 @@ def check_params(config: Config, params: Params) -> None:
             f"params: {found}, expected one of each of {len(config.memories)} memories"
         )
     for i, (memory, own) in enumerate(zip(config.memories, params.memories, strict=True)):
-        learned = isinstance(memory, Local) and memory.projection.kind == "learned"
+        learned = memory.projection.kind == "learned"
         momentum = isinstance(memory, Global) or memory.reset_momentum != "zero"
         expected = {
             "M": None if memory.rule.in_family else False,
@@ -142,7 +142,7 @@ def check_params(config: Config, params: Params) -> None:
 
 def _what(memory: Global | Local) -> str:
     if isinstance(memory, Global):
-        return f"the global {memory.rule.name}"
+        return f"the global {memory.rule.name} with projection {memory.projection.kind}"
     return (
         f"a local {memory.rule.name} with reset_momentum {memory.reset_momentum}, projection "
         f"{memory.projection.kind}"
@@ -199,7 +199,7 @@ def chunk_place(local: Local, position: Any) -> Any:
 
 
 def _no_keys(memory: Global | Local, leading: tuple[int, ...], like: Array) -> Keys:
-    if isinstance(memory, Global) or memory.projection.kind in ("none", "learned"):
+    if memory.projection.kind in ("none", "learned"):
         return Keys()
     d, projection = memory.config.d_in, memory.projection
     if projection.range == "window":
