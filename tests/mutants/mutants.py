@@ -656,8 +656,8 @@ FORWARD: tuple[Mutant, ...] = (
         "gates read phi(k)",
         "atlas_ref.layers.projection:project",
         Edited(
-            "gated_key = keys_normalised(k, convention.k_norm, convention)",
-            "gated_key = sequence.mapped(config, params.phi, k, 'none')",
+            "keys_normalised(k, convention.k_norm, convention)",
+            "sequence.mapped(config, params.phi, k, 'none')",
         ),
         values("token-norm"),
     ),
@@ -665,7 +665,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gate-reads-raw-key",
         "gates read the key before its norm",
         "atlas_ref.layers.projection:project",
-        Edited("gated_key = keys_normalised(k, convention.k_norm, convention)", "gated_key = k"),
+        Edited("keys_normalised(k, convention.k_norm, convention)", "k"),
         values("token-norm"),
     ),
     Mutant(
@@ -685,8 +685,8 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "norms-without-eps",
         "norms divide by the bare length",
-        "atlas_ref.parts.norms:NORM_EPS",
-        constant(0.0),
+        "atlas_ref.parts.norms:normalised",
+        Edited("squares + eps * s * s", "squares"),
         values("norms"),
     ),
     Mutant(

@@ -135,6 +135,22 @@ def test_cut(name: str) -> None:
         assert_close(f"y cut at {at}", np.concatenate([first, second]), want.y, LOOPS)
 
 
+@pytest.mark.parametrize("name", ["sequence", "sizes"])
+def test_cut_twice(name: str) -> None:
+    """A range that began two calls ago."""
+    setting, reading = made(name, 15)
+    reads, state = [], None
+    for first, last in ((0, 4), (4, 8), (8, 15)):
+        part = cut(setting.leaves, first, last)
+        if state is None:
+            state, y = setting.run(part)
+        else:
+            state, y = tnt.run(setting.config, setting.params(), setting.tokens(part), state)
+        reads.append(y)
+    want = loops.paper(setting.memories(), reading)
+    assert_close("y", np.concatenate(reads), want.y, LOOPS)
+
+
 def literal(spans: Any, shards: Any, tokens: int) -> Setup:
     setting = setup(
         "titans_lmm", len(spans), tokens=tokens, gated=False, spans=spans, shards=shards
