@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms import tnt
+from atlas_ref.forms.tnt.config import LATE
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.oracle.subjects.subject import LEVELS
 from atlas_ref.rules import FAMILY, RULES
@@ -27,8 +28,10 @@ _MOVED = {"window": "it is parameters.window", "span": "every memory has one in 
 #: Axes of the convention that TNT sets for each memory (TNT-13).
 SET = ("reference", "read", "span_origin")
 
-#: Fields of a memory that say which rule it is, and how it is computed.
+#: Fields of a memory that say which rule it is, and how it is computed; and those of TNT-24 and
+#: TNT-26, which no case has.
 OTHER = ("config", "form", "chunk")
+WITHOUT = {"GlobalMemory": (*OTHER, "projection"), "LocalMemory": OTHER}
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -37,13 +40,23 @@ class _Base(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
+class CaseProjection(tnt.Projection):
+    """The projection of a case, whose tokens bring no gate (TNT-24)."""
+
+    gate: Literal["none"] = "none"
+
+
 def _settings(name: str, of: type[Frozen], words: str) -> Any:
     """The settings of a memory that stand in a case."""
     fields: dict[str, Any] = {
         field: (each.annotation, each)
         for field, each in of.model_fields.items()
-        if field not in OTHER
+        if field not in WITHOUT[name]
     }
+    reads = tuple(each for each in get_args(fields["read"][0]) if each not in LATE)
+    fields["read"] = (Literal[reads], of.model_fields["read"])
+    if "projection" in fields:
+        fields["projection"] = (CaseProjection, CaseProjection())
     # pydantic keeps the range of a count beside its annotation
     fields |= {field: (Count, ...) for field in ("span", "shard") if field in fields}
     return create_model(name, __base__=_Base, __doc__=words, **fields)

@@ -90,10 +90,13 @@ def test_a_third_and_a_fourth_change_are_found(own, changes):
     case = made("titans_lmm", d_in=3, d_out=3, convention=own)
     planted = {"preset": own} | changes
     answer = identify(case, results(case, planted))
-    assert answer.verdict == "MATCH"
+    # of keys of ordinary length float32 says that they are normed, and hardly by which eps
+    normed = bool({"k_norm", "q_norm"} & changes.keys())
+    assert answer.undecided.keys() <= ({"norm_eps", "norm_guard"} if normed else set())
+    assert answer.verdict == ("UNDECIDABLE" if answer.undecided else "MATCH")
     assert same_point(case, answer.match.convention, planted)
     assert {axis: answer.from_own[axis] for axis in changes} == changes
-    assert answer.runner_up.distance > 1e3 * answer.match.distance
+    assert answer.runner_up.distance > (20 if normed else 1e3) * answer.match.distance
     fewer = identify(case, results(case, planted), depth=1)
     assert fewer.verdict == "NO MATCH"
 
