@@ -14,7 +14,8 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.oracle.dplr import loop, members, parameters, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 from tape import ops
@@ -142,5 +143,13 @@ SUBJECT = Subject(
         measured=True,
         states=STATE,
         features=_features,
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=reading.run,
+            keeps=listed.keeps,
+            named={},
+        ),
     ),
 )
