@@ -77,14 +77,16 @@ class Case(Frozen):
         return title(self.header)
 
     def require_one_memory(self, what: str) -> None:
-        """Refuse a block of levels, or a layer, where a tool looks into one memory (LAYER-12).
+        """Refuse what is not one memory, or not one that a tool takes (LAYER-12, DPLRCASE-7).
 
         Raises:
             CaseError: names the tool and what to give it, or which command to use, instead.
         """
-        if instead := SUBJECTS[self.header.rule].instead:
+        subject = SUBJECTS[self.header.rule]
+        if subject.instead:
+            why = "does not take this rule" if subject.is_memory else "looks into one memory"
             raise CaseError(
-                f"{self.name}: rule {self.header.rule}: {what} looks into one memory; {instead}"
+                f"{self.name}: rule {self.header.rule}: {what} {why}; {subject.instead}"
             )
 
     @property

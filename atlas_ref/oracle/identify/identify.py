@@ -66,7 +66,8 @@ def identify(
     own = SUBJECTS[case.header.rule].own
     searched = None if own is None else own.searched
     require_family(case, "identify", own=searched)
-    case.require_one_memory("identify")
+    if searched is None:
+        case.require_one_memory("identify")
     if dtype is not None:
         check_dtype(case.name, dtype, FORMATS)
     check_size(case)

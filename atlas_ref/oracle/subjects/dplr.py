@@ -14,7 +14,8 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.oracle.dplr import loop, members, parameters, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 from tape import ops
@@ -98,6 +99,20 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     return reasons
 
 
+def _check_form(case: Any, form: str, chunk: int | None) -> None:
+    """Refuse a form: a case is computed token by token (DPLRCASE-7).
+
+    Raises:
+        ValueError: names the form and where the others are.
+    """
+    if form != "sequential" or chunk is not None:
+        found = form if chunk is None else f"{form} with chunk {chunk}"
+        raise ValueError(
+            f"form: a case of rule dplr has sequential alone, found {found}; its chunk and scan "
+            "are functions of atlas_ref.forms.dplr"
+        )
+
+
 def _features(case: Any) -> set[str]:
     """Names of the features of SRC-21 that a case has (DPLRCASE-5)."""
     k, v = (case.inputs[name].shape for name in ("in/k", "in/v"))
@@ -125,7 +140,8 @@ SUBJECT = Subject(
     plain=_plain,
     draw=tensors.draw,
     has_axes=False,
-    instead="of rule dplr, eval and check look at all results",
+    instead="atlas-ref eval, check, tolerance and identify do",
+    is_memory=True,
     own=Own(
         check_header=parameters.check_header,
         checked=tensors.checked,
@@ -142,5 +158,14 @@ SUBJECT = Subject(
         measured=True,
         states=STATE,
         features=_features,
+        check_form=_check_form,
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=reading.run,
+            keeps=listed.keeps,
+            named={},
+        ),
     ),
 )

@@ -219,7 +219,9 @@ class Subject(NamedTuple):
         has_newton_schulz: whether its convention may set Newton-Schulz.
         has_feature_map: whether the header may choose one.
         keys: header keys of its own, name -> (type, field of pydantic).
-        instead: what to use where a tool looks into one memory; "" where this is one.
+        instead: what to use where a tool looks into one memory; "" where this is one that every
+            such tool takes.
+        is_memory: whether `instead` is of one memory that these tools do not take.
         along: results with tokens on the last axis but one.
         own: what it has in place of a convention and a table of tensors.
     """
@@ -242,6 +244,7 @@ class Subject(NamedTuple):
     has_feature_map: bool = False
     keys: Mapping[str, tuple[Any, Any]] = {}
     instead: str = ""
+    is_memory: bool = False
     along: tuple[str, ...] = ("out/y",)
     own: Own | None = None
 

@@ -1,0 +1,83 @@
+"""Settings of a case of rule dplr with the values that are tried (DPLRCASE-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr.members import MEMBERS
+from atlas_ref.oracle.dplr.parameters import Order, Parameters
+from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+
+#: Values of eps in the norm of a key or query, those of public code among them.
+EPS = (1e-15, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+
+LAYOUTS = ("(d_out, d_in)", "(d_in, d_out)")
+
+
+def settings(at: Seen) -> Iterator[Reading]:
+    """Every other value of every setting, each function once (DPLRCASE-9).
+
+    A member stands for the settings that it brings along; in a case without a member the
+    settings stand for themselves.
+    """
+    seen, names = {_function(at.own, at)}, list(_parameters(at))
+    parts = [_members(at), names] if at.own.member else [names, _members(at)]
+    for each in (one for part in parts for one in part):
+        other = at.own.replaced(**each)
+        if (key := _function(other, at)) not in seen:
+            seen.add(key)
+            yield _reading(at.own, each)
+
+
+def _reading(own: Parameters, changed: Mapping[str, Any]) -> Reading:
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
+    return Reading(
+        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
+        change={f"parameters.{k}": v for k, v in changed.items()},
+        before={f"parameters.{k}": _in_force(own, k) for k in changed},
+        parameters=changed,
+    )
+
+
+def _in_force(own: Parameters, name: str) -> Any:
+    if name in ("q_norm", "k_norm"):
+        return own.norm(f"in/{name[0]}")
+    return {"decay": own.order, "query_scale": own.scale}.get(name, getattr(own, name))
+
+
+def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
+    """One parameter with another value, where it can matter."""
+    if at.erases and at.gated:
+        yield from ({"decay": value} for value in get_args(Order))
+    yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)"))
+    for name in ("q_norm", "k_norm"):
+        yield from ({name: value} for value in ("none", "l2"))
+    if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")):
+        yield from ({"norm_eps": value} for value in EPS)
+    if at.square or "in/M0" not in at.inputs:  # the given memory has one layout alone
+        yield from ({"state_layout": value} for value in LAYOUTS)
+
+
+def _members(at: Seen) -> Iterator[dict[str, Any]]:
+    """Members that have the tensors of the case, of the same shapes."""
+    given = {name for name in at.inputs if name.startswith("in/")}
+    for name in MEMBERS:
+        other = at.own.replaced(member=name)
+        needed, free = tensors.names(other)
+        if needed <= given <= needed | free:
+            shapes = tensors.shapes(other, at.inputs)
+            if all(tuple(at.inputs[each].shape) in shapes[each] for each in given):
+                yield {"member": name}
+
+
+def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
+    """What decides the results: two settings of one function have the same."""
+    of, norms = own.of, (own.norm("in/q"), own.norm("in/k"))
+    gate = of.gated if of.gated == "heads" else bool(at.gate)
+    given = "in/erase_read" in at.inputs or of.erase not in ("none", "given")
+    erase = (of.erase, of.read) if given else None
+    order = own.order if given and gate else None
+    eps = own.norm_eps if "l2" in norms else None
+    return (order, own.scale, norms, eps, own.state_layout, gate, erase)

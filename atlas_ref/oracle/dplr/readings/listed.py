@@ -1,0 +1,29 @@
+"""Every reading of a case of rule dplr: settings, and mistakes that can be made in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from atlas_ref.oracle.dplr.readings import axes, habits
+from atlas_ref.oracle.dplr.readings.reading import Reading, read
+
+
+def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Every other value of every setting, one at a time, beside some readings (DPLRCASE-9)."""
+    return list(axes.settings(read(case, case.inputs, chosen)))
+
+
+def mistakes(case: Any) -> list[Reading]:
+    """Mistakes that can be made in a case (DPLRCASE-10)."""
+    return habits.habits(read(case, case.inputs, ()))
+
+
+def presets(case: Any) -> dict[str, list[Reading]]:
+    """Whole readings that have a name: none, a member is a setting."""
+    return {}
+
+
+def keeps(case: Any, each: Reading) -> bool:
+    """Whether a reading has the ops of the case's trace: none has, since there is no trace."""
+    return False

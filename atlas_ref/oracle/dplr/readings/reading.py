@@ -1,0 +1,93 @@
+"""Other readings of a case of rule dplr: a setting changed, or one mistake (DPLRCASE-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from atlas_ref.oracle.dplr import loop, parameters
+from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.types import Array
+
+Inputs = dict[str, Array]
+
+#: The gate, or its log.
+GATES = ("in/retain", "in/log_retain")
+
+
+class Seen(NamedTuple):
+    """Settings and inputs, which decide what readings can be made."""
+
+    own: Parameters
+    inputs: Mapping[str, Any]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.inputs["in/q"].shape[-2])
+
+    @property
+    def gate(self) -> str:
+        """The tensor of the gate; "" where there is none."""
+        return next((name for name in GATES if name in self.inputs), "")
+
+    @property
+    def gated(self) -> bool:
+        return self.own.of.gated == "heads" or bool(self.gate)
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each key channel has a gate of its own."""
+        rank = len(self.inputs["in/v"].shape)
+        return bool(self.gate) and len(self.inputs[self.gate].shape) == rank
+
+    @property
+    def erases(self) -> bool:
+        return self.own.of.erase not in ("none", "given") or "in/erase_read" in self.inputs
+
+    @property
+    def square(self) -> bool:
+        return bool(self.inputs["in/k"].shape[-1] == self.inputs["in/v"].shape[-1])
+
+
+class Reading(NamedTuple):
+    """What a program does otherwise.
+
+    Attributes:
+        name: of the reading: a setting with its value, or the mistake.
+        words: what follows on "as if"; "" for a setting.
+        change: the settings and their values, as `identify` states them; empty for a mistake.
+        before: the same settings with the values of the case.
+        grad: it is in the backward pass, so that gradients alone show it.
+        parameters: settings of the case with their values.
+        program: fields of `loop.Program` with their values.
+        inputs: what the inputs are changed into.
+    """
+
+    name: str
+    words: str = ""
+    change: Mapping[str, Any] = {}
+    before: Mapping[str, Any] = {}
+    grad: bool = False
+    parameters: Mapping[str, Any] = {}
+    program: Mapping[str, Any] = {}
+    inputs: Callable[[Inputs], Inputs] | None = None
+
+
+def read(case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> Seen:
+    """Settings and inputs of a case under some readings at once."""
+    own, tensors = parameters.parsed(case.header), dict(inputs)
+    for each in chosen:
+        own = own.replaced(**each.parameters)
+        tensors = tensors if each.inputs is None else each.inputs(tensors)
+    return Seen(own, tensors)
+
+
+def run(
+    inputs: Mapping[str, Array], case: Any, rounding: Rounding, chosen: Sequence[Reading]
+) -> dict[str, Array]:
+    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9)."""
+    at, program = read(case, inputs, chosen), dict[str, Any]()
+    for each in chosen:
+        program |= each.program
+    return loop.run_program(loop.Program(at.own, **program), at.inputs, rounding)

@@ -1,0 +1,161 @@
+"""Programs of rule dplr with one mistake each, head by head in matrices, by the clauses' words.
+
+The gate is a matrix on the right of M, the erase I - a b^T one too; nothing is shared with the
+library. Real or complex: a part that is held fixed loses its imaginary part, so that complex steps
+give the gradient without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Inputs = Mapping[str, Any]
+
+
+def run(inputs: Inputs, own: Any, mistake: str = "") -> dict[str, Any]:
+    """y (H, T, d_out) and M (H, d_out, d_in) of inputs by their bare names, one batch of heads.
+
+    Args:
+        own: settings in force: erase, decay, scale, steps, groups, k_norm, q_norm, eps.
+    """
+    x = {name: np.asarray(value) for name, value in inputs.items()}
+    heads = x["v"].shape[0]
+    made = [_head(_of_head(x, own, h, mistake), own, mistake) for h in range(heads)]
+    M = np.stack([each[1] for each in made])
+    M = M.swapaxes(-1, -2) if mistake == "M transposed" else M
+    return {"y": np.stack([each[0] for each in made]), "M": M}
+
+
+def _of_head(x: Inputs, own: Any, h: int, mistake: str) -> dict[str, Any]:
+    key_head = h // own.groups
+    if mistake == "round robin":
+        key_head = h % (x["v"].shape[0] // own.groups)
+    found = {}
+    for name, value in x.items():
+        if name in ("active", "reset") or (name == "bonus" and value.ndim == 1):
+            found[name] = value
+        else:
+            found[name] = value[key_head if name in ("k", "q") else h]
+            if name in ("k", "q") and mistake == "heads held" and h % own.groups:
+                found[name] = found[name].real + 0j
+    return found
+
+
+def _unit(z: Any, kind: str, own: Any, mistake: str) -> Any:
+    if kind == "none":
+        return z
+    length = np.sqrt(np.sum(z * z) + own.eps)
+    return z / (length.real if mistake == "norm held" else length)
+
+
+def _gate(x: Inputs, t: int, mistake: str) -> Any:
+    """The gates of the channels at a token."""
+    T, d_in = len(x["q"]), x["k"].shape[-1]
+    if mistake == "gate forgotten" or not {"retain", "log_retain"} & x.keys():
+        return np.ones(d_in)
+    t = {"gate late": max(t - 1, 0), "gate early": min(t + 1, T - 1)}.get(mistake, t)
+    if "log_retain" in x:
+        log = x["log_retain"][t]
+        log = np.full(d_in, log.mean()) if mistake == "mean gate" else log
+        gate = {"log as gate": log, "log of base 2": 2.0**log}.get(mistake, np.exp(log))
+        if mistake == "log held":
+            gate = gate.real + 1j * log.imag
+    else:
+        gate = np.exp(x["retain"][t]) if mistake == "gate as log" else x["retain"][t]
+    gate = np.ones(d_in) * gate
+    if mistake == "gate of channel 0":
+        gate = np.full(d_in, gate[0])
+    if mistake == "mean gate":
+        gate = np.full(d_in, gate.mean())
+    return gate.real if mistake == "gate held" else gate
+
+
+def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
+    """Key, value that is written, what the erase reads with, and along which vector it takes."""
+    bare, v = x["k"][j], x["v"][j]
+    k = _unit(bare, own.k_norm, own, mistake)
+    power = {"beta forgotten": 0, "beta twice": 2}.get(mistake, 1)
+    if own.erase == "error":
+        beta = x["beta"][j] ** power
+        own_key = x["erase_key"][j] if "erase_key" in x else k
+        asked = {"erase of bare key": bare, "erase of key": k}.get(mistake, own_key)
+        write = 1.0 if mistake == "write without beta" else beta
+        erase = 1.0 if mistake == "erase without beta" else beta
+        return k, write * v, asked, erase * k
+    if own.erase == "gates":
+        write = x["write_gate"][j] ** _power("write_gate", mistake)
+        erase = x["erase_gate"][j] ** _power("erase_gate", mistake)
+        return k, write * v, erase * (bare if mistake == "erase of bare key" else k), k
+    if own.erase == "alpha":
+        a, b = x["alpha"][j], x["beta"][j]
+        a, b = (b, a) if mistake == "in/alpha exchanged" else (a, b)
+        return k, v, -a, b
+    if own.erase == "kk":
+        return k, v, x["kk"][j], x["kk"][j] * x["a"][j] ** _power("a", mistake)
+    if "erase_read" in x:
+        a, b = x["erase_read"][j], x["erase_write"][j]
+        return (k, v, b, a) if mistake == "in/erase_read exchanged" else (k, v, a, b)
+    return k, v, np.zeros_like(k), np.zeros_like(k)
+
+
+def _power(name: str, mistake: str) -> int:
+    return {f"{name} forgotten": 0, f"{name} twice": 2}.get(mistake, 1)
+
+
+def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str) -> Any:
+    """The memory after the steps of one token."""
+    rows = list(range(t * own.steps, (t + 1) * own.steps))
+    for place, j in enumerate(rows[::-1] if mistake == "steps reversed" else rows):
+        j_of_key = max(j - 1, 0) if mistake == "in/k late" else j
+        k, v, a, b = _vectors({**x, "k": x["k"][[j_of_key] * len(x["k"])]}, own, j, mistake)
+        decays = place == 0 or mistake == "gate at steps"
+        gate = _gate(x, t, mistake) if decays else np.ones(len(k))
+        sign = {"no erase": 0.0, "erase adds": -1.0}.get(mistake, 1.0)
+        decayed = np.diag(gate) @ M if mistake == "gate on rows" else M @ np.diag(gate)
+        if mistake == "gate after erase":
+            M = (M - np.outer(M @ a, b)) @ np.diag(gate) + np.outer(v, k)
+        elif mistake == "gate after write":
+            M = (M - np.outer(M @ a, b) + np.outer(v, k)) @ np.diag(gate)
+        elif mistake == "late erase":
+            M = decayed + np.outer(v, k)
+            M = M - np.outer(M @ a, b)
+        else:
+            found = (M if own.decay == "after_error" else decayed) @ a
+            found = found.real if mistake == "erase held" else found
+            M = decayed - sign * np.outer(found, b) + np.outer(v, k)
+    return M
+
+
+def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any]:
+    T, d_in, d_out = len(x["q"]), x["k"].shape[-1], x["v"].shape[-1]
+    M0 = x.get("M0", np.zeros((d_out, d_in)))
+    M0 = {"M0 ignored": 0.0 * M0, "M0 transposed": M0.T}.get(mistake, M0)
+    M, reads = M0, []
+    late = {"reset late": -1, "reset early": 1}.get(mistake, 0)
+    for t in range(T):
+        marked = "reset" in x and 0 <= t + late < T and x["reset"][t + late]
+        if marked and mistake != "reset ignored":
+            M = 0.0 * M0 if mistake == "reset to zero" else M0
+        M = M.real if mistake == "memory held" and t else M
+        before = M
+        writes = "active" not in x or x["active"][t] or mistake == "active ignored"
+        if writes:
+            M = _token(x, own, t, M, mistake)
+        elif mistake == "gate when silent":
+            M = M @ np.diag(_gate(x, t, mistake))
+        seen = M
+        if mistake == "read before":
+            seen = before
+        elif mistake == "read decayed":
+            seen = before @ np.diag(_gate(x, t, mistake))
+        elif "bonus" in x and writes and mistake != "bonus forgotten":
+            u = {"bonus of 0": 0.0, "bonus of 1": 1.0}.get(mistake, x["bonus"])
+            k = _unit(x["k"][max(t - 1, 0) if mistake == "in/k late" else t], own.k_norm, own, "")
+            seen = (M if mistake == "bonus late" else before) + np.outer(x["v"][t], u * k)
+        q = _unit(x["q"][max(t - 1, 0) if mistake == "in/q late" else t], own.q_norm, own, mistake)
+        factor = own.scale**2 if mistake == "scale twice" else own.scale
+        reads.append((d_out**-0.5 if mistake == "scale of d_out" else factor) * (seen @ q))
+    return np.stack(reads), M
