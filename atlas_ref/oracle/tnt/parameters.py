@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms import tnt
+from atlas_ref.forms.tnt.config import LATE
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.oracle.subjects.subject import LEVELS
 from atlas_ref.rules import FAMILY, RULES
@@ -37,13 +38,20 @@ class _Base(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
-def _settings(name: str, of: type[Frozen], words: str) -> Any:
-    """The settings of a memory that stand in a case."""
+def _settings(name: str, of: type[Frozen], words: str, **changed: Any) -> Any:
+    """The settings of a memory that stand in a case: those of the paper, not of TNT-24 to TNT-26.
+
+    Args:
+        changed: annotations of fields, None for a field that no case has.
+    """
     fields: dict[str, Any] = {
-        field: (each.annotation, each)
+        field: (changed.get(field, each.annotation), each)
         for field, each in of.model_fields.items()
-        if field not in OTHER
+        if field not in OTHER and changed.get(field, each) is not None
     }
+    # a late read depends on the call, and a case is one
+    reads = get_args(of.model_fields["read"].annotation)
+    fields["read"] = (Literal[tuple(r for r in reads if r not in LATE)], reads[0])
     # pydantic keeps the range of a count beside its annotation
     fields |= {field: (Count, ...) for field in ("span", "shard") if field in fields}
     return create_model(name, __base__=_Base, __doc__=words, **fields)
@@ -55,8 +63,16 @@ if TYPE_CHECKING:
     GlobalMemory: TypeAlias = Any
     LocalMemory: TypeAlias = Any
 else:
-    GlobalMemory = _settings("GlobalMemory", tnt.Global, "Settings of the global memory (TNT-3).")
-    LocalMemory = _settings("LocalMemory", tnt.Local, "Settings of a local memory (TNT-4).")
+
+    class Projection(tnt.Projection):
+        """Axes of the matrix by which a local memory moves its queries (TNT-7 to TNT-10)."""
+
+        gate: ClassVar[str] = "none"  # no tensor of a case is one
+
+    words = "Settings of the global memory (TNT-3)."
+    GlobalMemory = _settings("GlobalMemory", tnt.Global, words, projection=None)
+    words = "Settings of a local memory (TNT-4)."
+    LocalMemory = _settings("LocalMemory", tnt.Local, words, projection=Projection)
 
 #: Rules that a memory may have.
 Name: Any = Literal[tuple(FAMILY)]

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from atlas_ref.conventions import Convention
 from atlas_ref.forms import tnt
+from atlas_ref.forms.tnt.config import LATE
 from atlas_ref.oracle.deep.readings.axes import NEWTON_SCHULZ
 from atlas_ref.oracle.tnt.readings.reading import Axis, Reading, Seen, of_value, together
 from atlas_ref.oracle.tnt.settings import Memory, Settings
@@ -157,7 +158,8 @@ def _counts(name: str, m: Memory) -> Values:
 
 
 def _words(form: Any, name: str) -> Values:
-    return lambda at: get_args(form.model_fields[name].annotation)
+    words = get_args(form.model_fields[name].annotation)
+    return lambda at: [word for word in words if word not in LATE]
 
 
 def _of_projection(m: Memory, name: str) -> Axis:
