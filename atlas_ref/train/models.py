@@ -64,7 +64,10 @@ FORMS = ("exact", "chunkwise", "sequential")
 LARGEST = 2**33
 
 #: Settings of a TNT (TRAIN-22).
-OF_TNT = ("tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params")
+OF_TNT = ("tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params", "tnt_preset")
+
+#: Readings of a TNT that have no gates (TNT-3, TNT-5).
+BARE = ("paper-literal",)
 
 #: Settings that one kind of model has and the other has not.
 OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive")
@@ -220,28 +223,34 @@ def _memory(s: Model, readings: LayerConvention, name: str, preset: str) -> memo
             value, default = getattr(s, setting), Model.model_fields[setting].default
             if value != default and (setting, value) != ("omega_window", 1):
                 raise ValueError(f"{setting}: rule {name} has no window")
+    convention = conventions.resolve(public, rule=name, level="token")
+    bare = s.tnt_preset in BARE
     config = rule.Config(
         d_in=_d_head(s),
         d_out=_d_head(s),
         d_model=s.dim,
         heads=s.heads,
-        convention=conventions.resolve(public, rule=name, level="token"),
+        convention=convention.replaced(gate="none") if bare else convention,
         **fields,
     )
     form = next(each for each in FORMS if support.refusal(name, config.convention, each) is None)
     levels: Any = _tnt(s, config)
     if levels is None:
         levels = block.Config(levels=(Level(config=config, form=form),))
-    return memory.configured(readings, levels, kernel=s.kernel, window_gate=s.omega_gate)
+    return memory.configured(
+        readings, levels, kernel=s.kernel, window_gate=s.omega_gate, momentum=not bare
+    )
 
 
 def _tnt(s: Model, config: Any) -> memory_tnt.Config | None:
     """The TNT of settings, every memory under the same rule; None where there is none (TRAIN-22)."""
     spans, shards = s.tnt_local_spans, s.tnt_shards
     if s.tnt_global_span is None and not spans:
-        if shards or s.tnt_params != "shared":
-            name = "tnt_shards" if shards else "tnt_params"
-            raise ValueError(f"{name}: has no effect without tnt_global_span or tnt_local_spans")
+        for name in OF_TNT:
+            if getattr(s, name) != Model.model_fields[name].default:
+                raise ValueError(
+                    f"{name}: has no effect without tnt_global_span or tnt_local_spans"
+                )
         return None
     if len(shards) == 1:
         shards = shards * len(spans)
@@ -249,13 +258,9 @@ def _tnt(s: Model, config: Any) -> memory_tnt.Config | None:
         raise ValueError(
             f"tnt_shards: {len(shards)}, expected one, or one for each of {len(spans)} local spans"
         )
-    of_global = s.tnt_global_span
-    found = tnt.Config(
-        global_memory=None if of_global is None else tnt.Global(config=config, span=of_global),
-        local_memories=tuple(
-            tnt.Local(config=config, span=C, shard=S) for C, S in zip(spans, shards, strict=True)
-        ),
-    )
+    if s.tnt_preset not in tnt.PRESETS:
+        raise ValueError(no_such("tnt_preset", s.tnt_preset, tnt.PRESETS))
+    found = tnt.preset(s.tnt_preset, config, span=s.tnt_global_span, spans=spans, shards=shards)
     return memory_tnt.Config(tnt=found, params=s.tnt_params)
 
 

@@ -41,6 +41,7 @@ class Model(Frozen):
         tnt_local_spans: of each local memory; without it and without a global memory no TNT.
         tnt_shards: tokens between two resets of each local memory, or of all.
         tnt_params: whether the memories of a TNT share projections and gates.
+        tnt_preset: the reading of the paper that a TNT has (TNT-12).
     """
 
     model: Literal["mag", "mal", "mac", "lmm", "omega", "atlas-mag"] = "mag"
@@ -68,6 +69,7 @@ class Model(Frozen):
     tnt_local_spans: tuple[Size, ...] = ()
     tnt_shards: tuple[Size, ...] = ()
     tnt_params: Literal["shared", "per_memory"] = "shared"
+    tnt_preset: str = "paper"
 
 
 class Text(Frozen):

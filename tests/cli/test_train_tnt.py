@@ -29,6 +29,7 @@ def test_two_stages_of_a_run_with_tnt(cli, tmp_path):
     assert first.model.tnt_local_spans == (4, 8)
     changed = first.model.replaced(tnt_local_spans=(1, 2))
     assert second == first.replaced(model=changed, steps=2, begins_from=str(one), learns="locals")
+    assert first.model.tnt_preset == "paper"
     again = cli("train", "--out", two, "--resume", "--from", one)
     assert again.code == 0, again.err
     shown = cli("model", "show", two / run.MODEL, "--json").json["blocks"][0]["levels"]
@@ -51,6 +52,9 @@ def test_two_stages_of_a_run_with_tnt(cli, tmp_path):
         (("--tnt-shards", ""), "--tnt-shards: numbers of tokens between commas"),
         (("--tnt-local-spans", "0"), "tnt_local_spans"),
         (("--tnt-shards", "8"), "tnt_shards: has no effect without"),
+        ((*STAGE, "--tnt-preset", "papr"), "tnt_preset 'papr' does not exist"),
+        ((*STAGE, "--tnt-preset", "paper-literal"), "previous is a momentum of one"),
+        (("--tnt-preset", "paper-app-c"), "tnt_preset: has no effect without"),
         (("--from", "nowhere"), "nowhere"),
         (("--learns", "few"), "learns"),
     ],

@@ -26,7 +26,7 @@ from tests.support.conditioning import amplification, together
 from tests.support.strategies import repeatable
 
 #: On which every broken condition shows: three lengths, wide and tall, one of them with masks.
-SHAPES = (Draw(7, 4, 3, 1), Draw(9, 3, 5, 2, masked=True), Draw(5, 2, 6, 3))
+SHAPES = (Draw(7, 4, 3, 1), Draw(9, 3, 5, 7, masked=True), Draw(5, 2, 6, 3))
 STEEPEST = 3.4445**5  # slope at 0 of Newton-Schulz, which multiplies the rounding of its argument
 DIFFERENT = 1e-3
 

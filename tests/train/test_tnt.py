@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atlas_ref.blocks import BLOCKS
+from atlas_ref.forms import tnt
 from atlas_ref.layers import memory_tnt
 from atlas_ref.models import checkpoint as models_of_files
 from atlas_ref.optim import groups
@@ -51,6 +52,33 @@ def test_blocks_of_every_kind_take_a_tnt(kind):
     assert models.numbers(models.model(EACH, 256)) > models.numbers(models.model(STAGE, 256))
 
 
+@pytest.mark.clause("TRAIN-22", "TNT-12")
+@pytest.mark.parametrize("has_global", [True, False])
+@pytest.mark.parametrize("name", tnt.PRESETS)
+def test_a_model_takes_every_reading_of_the_paper(name, has_global):
+    """Literally, memories have no gates, and local ones a rule with momentum."""
+    axes = {"tnt_preset": name, "rule": "titans_lmm"}
+    if not has_global:
+        axes["tnt_global_span"] = None
+    own = models.model(STAGE.replaced(**axes), 256).blocks[0].memory
+    settings = own.levels.tnt.memories[0].config
+    span = 8 if has_global else None
+    assert own.levels.tnt == tnt.preset(name, settings, span=span, spans=(4, 8), shards=(8, 16))
+    literal = name == "paper-literal"
+    assert (settings.convention.gate == "none", own.momentum) == (literal, not literal)
+
+
+@pytest.mark.clause("TRAIN-22")
+@pytest.mark.parametrize("name", ["paper-literal", "paper-app-c"])
+def test_a_run_of_another_reading_learns(name, text, tmp_path):
+    model = STAGE.replaced(model="lmm", rule="titans_lmm", tnt_preset=name)
+    asked = settings(text, model=model, steps=12)
+    ran(tmp_path / "one", asked)
+    losses = [line["loss"] for line in log_of(tmp_path / "one") if "loss" in line]
+    assert np.mean(losses[-3:]) < losses[0] - 0.2
+    assert trained.load(tmp_path / "one").config == models.model(model, 256)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tnt_shards": (8, 8, 8)}, "tnt_shards: 3, expected one, or one for each of 2 local spans"),
     ({"tnt_shards": ()}, "tnt_shards: 0, expected one, or one for each of 2 local spans"),
@@ -72,6 +100,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "tnt_global_span: model mag without memory has no such setting",
     ),
     ({"preset": "atlas-rnn"}, "reference_at_call: renewed, but a TNT has none"),
+    ({"tnt_preset": "papr"}, "tnt_preset 'papr' does not exist; .*did you mean paper?"),
+    ({"tnt_preset": "paper-literal"}, "base: previous is a momentum of one inside a chunk"),
+    (
+        {"tnt_preset": "paper-literal", "model": "omega", "rule": None},
+        "sum: inclusive is defined for gate none, a window of one token",
+    ),
+    (
+        {
+            "tnt_global_span": None,
+            "tnt_local_spans": (),
+            "tnt_shards": (),
+            "tnt_preset": "paper-app-c",
+        },
+        "tnt_preset: has no effect without",
+    ),
 ]
 
 

@@ -60,6 +60,7 @@ def train(
     tnt_local_spans: Annotated[str | None, _one("--tnt-local-spans", text="TNT: of each local memory, with commas.")] = None,
     tnt_shards: Annotated[str | None, _one("--tnt-shards", text="TNT: tokens between resets of each, or of all.")] = None,
     tnt_params: Annotated[str | None, _one("--tnt-params", text="TNT: shared or per_memory projections. shared.")] = None,
+    tnt_preset: Annotated[str | None, _one("--tnt-preset", text="TNT: reading of the paper. paper.")] = None,
     begins_from: Annotated[str | None, _one("--from", text="Begin with the parameters and settings of this run.", metavar="RUN")] = None,
     learns: Annotated[str | None, _one("--learns", text="all, or the parameters of locals alone. all.")] = None,
     only: Annotated[Words, _one("--only", text="Pattern of names of files in folders, such as '*.py'; several times.")] = None,

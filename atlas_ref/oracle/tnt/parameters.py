@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
@@ -28,10 +28,8 @@ _MOVED = {"window": "it is parameters.window", "span": "every memory has one in 
 #: Axes of the convention that TNT sets for each memory (TNT-13).
 SET = ("reference", "read", "span_origin")
 
-#: Fields of a memory that say which rule it is, and how it is computed; and those of TNT-24 and
-#: TNT-26, which no case has.
+#: Fields of a memory that say which rule it is, and how it is computed.
 OTHER = ("config", "form", "chunk")
-WITHOUT = {"GlobalMemory": (*OTHER, "projection"), "LocalMemory": OTHER}
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -40,23 +38,20 @@ class _Base(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
-class CaseProjection(tnt.Projection):
-    """The projection of a case, whose tokens bring no gate (TNT-24)."""
+def _settings(name: str, of: type[Frozen], words: str, **changed: Any) -> Any:
+    """The settings of a memory that stand in a case: those of the paper, not of TNT-24 to TNT-26.
 
-    gate: Literal["none"] = "none"
-
-
-def _settings(name: str, of: type[Frozen], words: str) -> Any:
-    """The settings of a memory that stand in a case."""
+    Args:
+        changed: annotations of fields, None for a field that no case has.
+    """
     fields: dict[str, Any] = {
-        field: (each.annotation, each)
+        field: (changed.get(field, each.annotation), each)
         for field, each in of.model_fields.items()
-        if field not in WITHOUT[name]
+        if field not in OTHER and changed.get(field, each) is not None
     }
-    reads = tuple(each for each in get_args(fields["read"][0]) if each not in LATE)
-    fields["read"] = (Literal[reads], of.model_fields["read"])
-    if "projection" in fields:
-        fields["projection"] = (CaseProjection, CaseProjection())
+    # a late read depends on the call, and a case is one
+    reads = get_args(of.model_fields["read"].annotation)
+    fields["read"] = (Literal[tuple(r for r in reads if r not in LATE)], reads[0])
     # pydantic keeps the range of a count beside its annotation
     fields |= {field: (Count, ...) for field in ("span", "shard") if field in fields}
     return create_model(name, __base__=_Base, __doc__=words, **fields)
@@ -68,8 +63,16 @@ if TYPE_CHECKING:
     GlobalMemory: TypeAlias = Any
     LocalMemory: TypeAlias = Any
 else:
-    GlobalMemory = _settings("GlobalMemory", tnt.Global, "Settings of the global memory (TNT-3).")
-    LocalMemory = _settings("LocalMemory", tnt.Local, "Settings of a local memory (TNT-4).")
+
+    class Projection(tnt.Projection):
+        """Axes of the matrix by which a local memory moves its queries (TNT-7 to TNT-10)."""
+
+        gate: ClassVar[str] = "none"  # no tensor of a case is one
+
+    words = "Settings of the global memory (TNT-3)."
+    GlobalMemory = _settings("GlobalMemory", tnt.Global, words, projection=None)
+    words = "Settings of a local memory (TNT-4)."
+    LocalMemory = _settings("LocalMemory", tnt.Local, words, projection=Projection)
 
 #: Rules that a memory may have.
 Name: Any = Literal[tuple(FAMILY)]

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from atlas_ref.conventions import Convention
 from atlas_ref.forms import tnt
+from atlas_ref.forms.tnt.config import LATE
 from atlas_ref.oracle.deep.readings.axes import NEWTON_SCHULZ
-from atlas_ref.oracle.tnt import parameters
 from atlas_ref.oracle.tnt.readings.reading import Axis, Reading, Seen, of_value, together
 from atlas_ref.oracle.tnt.settings import Memory, Settings
 from atlas_ref.rules import FAMILY
@@ -137,7 +137,7 @@ def changed(s: Settings, name: str, **fields: Any) -> Settings:
 
 
 def _of_memory(m: Memory) -> list[Axis]:
-    form: Any = parameters.GlobalMemory if m.is_global else parameters.LocalMemory
+    form: Any = tnt.Global if m.is_global else tnt.Local
     axes = [_field(m, "span", _counts("span", m))]
     if not m.is_global:
         axes.append(_field(m, "shard", _counts("shard", m)))
@@ -158,7 +158,8 @@ def _counts(name: str, m: Memory) -> Values:
 
 
 def _words(form: Any, name: str) -> Values:
-    return lambda at: get_args(form.model_fields[name].annotation)
+    words = get_args(form.model_fields[name].annotation)
+    return lambda at: [word for word in words if word not in LATE]
 
 
 def _of_projection(m: Memory, name: str) -> Axis:
