@@ -6,13 +6,8 @@ import pytest
 import tape
 from tape import ops
 from tests.support.close import ANALYTIC, Tolerance, assert_close
-from tests.support.linear_family import MEMBERS, RECORDED, computed, drawn, recorded
+from tests.support.linear_family import EVERY, FILES, MEMBERS, computed, drawn, recorded
 from tests.truth import family_loops
-
-EVERY = sorted(RECORDED.glob("*.safetensors"))
-
-#: qwen3_next and retention have no loop here; tests/oracle/subjects/test_dplr.py compares them.
-FILES = [file for file in EVERY if recorded(file)[0] not in ("qwen3_next", "retention")]
 
 #: What recordings of autograd in another order of sums are held to.
 RECORDING = Tolerance("RECORDING", 1e-12)

@@ -15,7 +15,7 @@ from atlas_ref.forms import dplr as forms
 from atlas_ref.rules import dplr
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
-from tests.support.linear_family import MEMBERS, RECORDED, computed, drawn, recorded
+from tests.support.linear_family import FILES, MEMBERS, computed, drawn, recorded
 from tests.truth import family_loops
 
 #: Form and tokens that it takes at once, with the clauses of each.
@@ -105,7 +105,7 @@ def test_gradients_are_those_of_the_literal_loop_by_complex_step(form, chunk, me
         assert_close(name, np.sum(own[name] * along), want, ANALYTIC)
 
 
-@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.safetensors")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 @pytest.mark.parametrize(("form", "chunk"), WAYS[2:])
 def test_recordings_of_public_code_are_met(form, chunk, file):
     member, x, bars, want, gradients = recorded(file)
