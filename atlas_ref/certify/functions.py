@@ -114,7 +114,7 @@ def normalised(x: Matrix, kind: str, convention: Any) -> Matrix:
         return scaled(inverse(_roots(squares.plus(eps))), x)
     n = squares.value[0, 0]
     if guard == "add":
-        # a row of zeros has n = 0, and no derivative through n (TAPE-20)
+        # a row of zeros has n = 0, and no derivative through n
         return scaled(inverse((number(arb(0)) if n.is_zero() else _roots(squares)).plus(eps)), x)
     if n < eps * eps:
         return x.times(1 / eps)

@@ -15,7 +15,7 @@ Erase = Literal["none", "given", "error", "gates", "alpha", "kk"]
 
 
 class Member(NamedTuple):
-    """One row of DPLR-8.
+    """One member of the family (DPLRCASE-3).
 
     Attributes:
         source: code that it is taken from.

@@ -23,7 +23,7 @@ class Parameters(Frozen):
     """Settings of a case of rule dplr; what is left out is the member's (DPLRCASE-2).
 
     Attributes:
-        member: row of DPLR-8 whose tensors the case has; None for those of the rule.
+        member: name of DPLRCASE-3 whose tensors the case has; None for those of the rule.
         steps, groups, decay, query_scale: of DPLR-1.
         q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
         state_layout: axes of the first and the last memory.

@@ -232,7 +232,7 @@ class _Document:
     def _run(
         self, first: int, last: int, state: State, queries: Array, *, fresh: bool
     ) -> tuple[Array, State]:
-        """Tokens between two resets as an ordinary run (TNT-14)."""
+        """Tokens between two resets as an ordinary run."""
         m, T = self.m, last - first
         numbers = self.number + np.arange(first, last)
         given = {

@@ -14,7 +14,7 @@ from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
 from atlas_ref.types import Array
 from tape import ops as tape
 
-#: Ops that have the sign of the momentum (CONV-44).
+#: Ops that have the sign of the momentum.
 SIGNED = ("S", "P", "U")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atlas_ref import backend
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.window import tensors as of_window
 from atlas_ref.rules.checks import (
@@ -119,7 +120,7 @@ def _check_positive(config: Config, state: State, phi: Tensors) -> None:
         given = getattr(state, kind)
         arrays |= {f"state.{kind}.{name}": given[name] for name in matrices if given}
     for name, x in arrays.items():
-        if bool(ops.less(x, 0.0).any()):
+        if backend.truth(ops.less(x, 0.0).any()):
             raise ValueError(f"{name}: has an entry below 0, retention kl needs weights from 0 on")
 
 
