@@ -86,7 +86,7 @@ class _Sources:
 
 
 def _of_write(s: Settings, m: Memory, own: _Sources, prefix: str) -> list[Listed]:
-    """The ops of a write, from the residual to the memory (TNT-14)."""
+    """The ops of a write, from the residual to the memory."""
     rule, c, clause = FAMILY[s.rule], s.c, FAMILY[s.rule].clauses
     retain = own.all("retain")
     if not (rule.has_error or rule.has_momentum):
