@@ -79,6 +79,7 @@ def started(count: int) -> Iterator[Any]:
     distributed = library("workers")
     with (
         _quiet(),
+        unwatched(),
         _environment_kept(),
         tempfile.TemporaryDirectory(prefix="atlas-ref-") as place,
     ):
@@ -101,6 +102,17 @@ def started(count: int) -> Iterator[Any]:
         finally:
             with contextlib.suppress(TimeoutError):  # on a busy machine; they end with this one
                 cluster.close()
+
+
+def unwatched() -> Any:
+    """Settings of Dask under which no worker looks into its threads a hundred times a second.
+
+    It asks for the frames of all threads under a lock, in which a collection of garbage may wait
+    for ever (Python 3.11).
+    """
+    import dask.config
+
+    return dask.config.set({"distributed.worker.profile.enabled": False})
 
 
 def dask_setup(worker: Any) -> None:

@@ -64,13 +64,16 @@ def inside():
     """A cluster of two workers, each a thread of this process: started in no time."""
     import distributed
 
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=False,
-        dashboard_address="127.0.0.1:0",
-        silence_logs=50,
-    ) as made:
+    with (
+        cluster.unwatched(),
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as made,
+    ):
         yield made
 
 
