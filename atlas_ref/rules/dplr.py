@@ -4,7 +4,8 @@
     y_t = query_scale M_t q_t
 
 Gated linear attention, Kimi Delta Attention, RWKV-6 and 7 and DeltaProduct are settings of it.
-Specified in specs/dplr.md. It has tokens of its own, and so is no entry of `RULES`; its cases are those of specs/dplr_cases.md.
+Specified in specs/dplr.md. It has tokens of its own, and so is no entry of `RULES`; its cases are
+those of specs/dplr_cases.md.
 
 Its members, what it is not, its backward and cost: DPLR-8 to DPLR-11.
 """

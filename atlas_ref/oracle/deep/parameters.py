@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from atlas_ref.conventions import resolve
-from atlas_ref.messages import first_problem, meant
+from atlas_ref.messages import first_problem
+from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules.deep_memory import Config
@@ -50,22 +50,10 @@ def check_header(header: Any) -> None:
     Raises:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
-    for key in header.model_fields_set:
-        name = key.rstrip("_")
-        if name not in KEYS:
-            where = f"; it is parameters.{name}" if name in MOVED else ""
-            raise ValueError(
-                f"{name}: the rule {header.rule} has none{where or f'; it has {_listed(KEYS)}'}"
-            )
-    if header.level != "projected":
-        raise ValueError(f"level: the rule {header.rule} has projected alone, found {header.level}")
+    check_keys(header, KEYS, {name: f"it is parameters.{name}" for name in MOVED})
     parameters = parsed(header)
     wide = int(1.0 / parameters.memory.expansion) + 1  # a size at which hidden units are left
     config(header, wide, wide)
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(names)
 
 
 def parsed(header: Any) -> Any:
@@ -74,18 +62,7 @@ def parsed(header: Any) -> Any:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    given = header.parameters or {}
-    for key in given:
-        if key not in Parameters.model_fields:
-            names = tuple(Parameters.model_fields)
-            raise ValueError(
-                f"parameters.{key}: the rule {header.rule} has none; it has {_listed(names)}"
-                f"{meant(key, names)}"
-            )
-    try:
-        return Parameters.model_validate_json(json.dumps(given))
-    except ValidationError as error:
-        raise ValueError(f"parameters.{first_problem(error)}") from None
+    return validated(Parameters, check_names(header, Parameters.model_fields))
 
 
 def config(header: Any, d_in: int, d_out: int) -> Config:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
-from atlas_ref.messages import first_problem, meant
 from atlas_ref.oracle.dplr import members
+from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.rules.dplr import Count
 from atlas_ref.types import Frozen
 
 #: The order of decay and erase.
 Order = Literal["after_error", "before_error"]
+
+#: Names of members.
+Name: Any = Literal[tuple(members.MEMBERS)]
 
 #: Keys of a header of this rule.
 KEYS = ("schema", "rule", "level", "parameters", "note")
@@ -31,10 +33,10 @@ class Parameters(Frozen):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    member: Literal[tuple(members.MEMBERS)] | None = None  # type: ignore[valid-type]
+    member: Name | None = None
     steps: Count = 1
     groups: Count = 1
-    decay: Literal["after_error", "before_error"] | None = None
+    decay: Order | None = None
     query_scale: Literal[1, "1/sqrt(d_in)"] | None = None
     q_norm: Literal["none", "l2"] | None = None
     k_norm: Literal["none", "l2"] | None = None
@@ -66,12 +68,7 @@ def check_header(header: Any) -> None:
     Raises:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
-    for key in header.model_fields_set:
-        name = key.rstrip("_")
-        if name not in KEYS:
-            raise ValueError(f"{name}: the rule {header.rule} has none; it has {', '.join(KEYS)}")
-    if header.level != "projected":
-        raise ValueError(f"level: the rule {header.rule} has projected alone, found {header.level}")
+    check_keys(header, KEYS)
     parsed(header)
 
 
@@ -81,14 +78,6 @@ def parsed(header: Any) -> Parameters:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    given, names = header.parameters or {}, tuple(Parameters.model_fields)
-    for key in given:
-        if key not in names:
-            raise ValueError(
-                f"parameters.{key}: the rule {header.rule} has none; it has {', '.join(names)}"
-                f"{meant(key, names)}"
-            )
-    try:
-        return Parameters.model_validate_json(json.dumps(given))
-    except ValidationError as error:
-        raise ValueError(f"parameters.{first_problem(error)}") from None
+    given = check_names(header, Parameters.model_fields)
+    parameters: Parameters = validated(Parameters, given)
+    return parameters

@@ -16,7 +16,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
 from atlas_ref.types import Array
@@ -145,16 +145,11 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     return void.reasons(config(header, inputs), inputs)
 
 
-def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {RULE.name}: its tensors are those of the memory function")
-
-
 SUBJECT = Subject(
     name=RULE.name,
     result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "DEEPCASE-1", "grad": "DEEP-18"},
-    legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
     draw=deep_memory_inputs.draw,
@@ -164,14 +159,9 @@ SUBJECT = Subject(
     own=Own(
         check_header=parameters.check_header,
         checked=tensors.checked,
-        constants=lambda header: set(),
-        result=lambda header: "out/y",
-        loss=lambda header: "",
-        no_loss=lambda header, inputs: "",
         clause=clause,
         void=_void,
         numbers=tensors.numbers,
-        between=lambda header, inputs: {},
         results=RESULTS,
         tolerance=TOLERANCE,
         measured=True,

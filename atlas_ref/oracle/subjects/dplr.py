@@ -15,7 +15,7 @@ from atlas_ref import backend
 from atlas_ref.oracle.dplr import loop, members, parameters, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 from tape import ops
@@ -126,16 +126,11 @@ def _features(case: Any) -> set[str]:
     return {name for name, value in has.items() if value}
 
 
-def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError("rule dplr: its tensors are those of its member")
-
-
 SUBJECT = Subject(
     name="dplr",
     result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "DPLR-2", "grad": "DPLR-10"},
-    legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
@@ -145,14 +140,9 @@ SUBJECT = Subject(
     own=Own(
         check_header=parameters.check_header,
         checked=tensors.checked,
-        constants=lambda header: set(),
-        result=lambda header: "out/y",
-        loss=lambda header: "",
-        no_loss=lambda header, inputs: "",
         clause=clause,
         void=_void,
         numbers=tensors.numbers,
-        between=lambda header, inputs: {},
         results=RESULTS,
         tolerance=TOLERANCE,
         measured=True,

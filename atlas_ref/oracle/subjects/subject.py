@@ -145,17 +145,17 @@ class Own(NamedTuple):
     Attributes:
         check_header: refuses keys and parameters.
         checked: (header, inputs) -> the inputs in order; refuses them as CASE-16.
+        clause: (header, name of a result) -> its clause.
+        void: (header, inputs) -> values without effect, each with the reason.
+        numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
+        results: names of results that some case has.
+        tolerance: relative error allowed in float64, and the clause that says so.
         constants: (header) -> inputs that nothing trains.
         result: (header) -> the main result.
         loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
         no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
             "" where it has one.
-        clause: (header, name of a result) -> its clause.
-        void: (header, inputs) -> values without effect, each with the reason.
-        numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
         between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
-        results: names of results that some case has.
-        tolerance: relative error allowed in float64, and the clause that says so.
         measured: whether a result in float64 beyond that is judged by the case too (CASE-22).
         has_convention: whether the header has a convention all the same.
         states: names of results that are the state of a memory (TOL-8); None without one.
@@ -173,16 +173,18 @@ class Own(NamedTuple):
 
     check_header: Callable[[Any], None]
     checked: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
-    constants: Callable[[Any], set[str]]
-    result: Callable[[Any], str]
-    loss: Callable[[Any], str]
-    no_loss: Callable[[Any, Mapping[str, Any]], str]
     clause: Callable[[Any, str], str]
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
     numbers: Callable[[Any, Mapping[str, Any]], int]
-    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
+    constants: Callable[[Any], set[str]] = lambda header: set()
+    result: Callable[[Any], str] = lambda header: "out/y"
+    loss: Callable[[Any], str] = lambda header: ""
+    no_loss: Callable[[Any, Mapping[str, Any]], str] = lambda header, inputs: ""
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = (
+        lambda header, inputs: {}
+    )
     measured: bool = False
     has_convention: bool = False
     states: re.Pattern[str] | None = None
@@ -197,6 +199,10 @@ class Own(NamedTuple):
     swept: bool = True
 
 
+def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:
+    raise ValueError(f"rule {header.rule}: its tensors are those of its parameters")
+
+
 class Subject(NamedTuple):
     """One value of the header key `rule`, and everything that the oracle knows of it.
 
@@ -206,11 +212,11 @@ class Subject(NamedTuple):
         cotangent: input that gradients need.
         clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints
             ("trace_grad").
-        legal: tensors of a case, from (header, convention in force, names present).
         evaluate: (inputs, case, form, chunk) -> results and the position in the span after them
             (CASE-12, CASE-13).
         plain: (inputs, case, rounding) -> the same results in a legal arithmetic, by a program of
             its own.
+        legal: tensors of a case, from (header, convention in force, names present).
         draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
         rule: the rule, where the subject is a memory.
         argument: the only input of a subject without tokens; "" for a sequence.
@@ -230,11 +236,11 @@ class Subject(NamedTuple):
     result: str
     cotangent: str
     clauses: Mapping[str, str]
-    legal: Callable[[Any, Any, set[str]], Legal]
     evaluate: Callable[
         [Mapping[str, Array], Any, str, int | None], tuple[dict[str, Array], Position]
     ]
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
+    legal: Callable[[Any, Any, set[str]], Legal] = _no_table
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
     rule: Rule | None = None
     argument: str = ""

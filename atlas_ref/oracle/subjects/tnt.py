@@ -17,7 +17,7 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
@@ -195,16 +195,11 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     return void.reasons(header, inputs)
 
 
-def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {parameters.NAME}: its tensors are those of its memories")
-
-
 SUBJECT = Subject(
     name=parameters.NAME,
     result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "TNTCASE-1", "grad": "TNT-14"},
-    legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
     draw=tnt_inputs.draw,
@@ -213,14 +208,9 @@ SUBJECT = Subject(
     own=Own(
         check_header=parameters.check_header,
         checked=tensors.checked,
-        constants=lambda header: set(),
-        result=lambda header: "out/y",
-        loss=lambda header: "",
-        no_loss=lambda header, inputs: "",
         clause=clause,
         void=_void,
         numbers=tensors.numbers,
-        between=lambda header, inputs: {},
         results=RESULTS,
         tolerance=TOLERANCE,
         measured=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -11,7 +10,8 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt.config import LATE
-from atlas_ref.messages import first_problem, meant
+from atlas_ref.messages import first_problem
+from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.oracle.subjects.subject import LEVELS
 from atlas_ref.rules import FAMILY, RULES
 from atlas_ref.types import Frozen
@@ -105,13 +105,7 @@ def check_header(header: Any) -> None:
     Raises:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
-    for key in header.model_fields_set:
-        name = key.rstrip("_")
-        if name not in KEYS:
-            where = _MOVED.get(name, f"it has {', '.join(KEYS)}")
-            raise ValueError(f"{name}: the rule {NAME} has none; {where}")
-    if header.level != "projected":
-        raise ValueError(f"level: the rule {NAME} has projected alone, found {header.level}")
+    check_keys(header, KEYS, _MOVED)
     if isinstance(header.convention, Mapping):
         for axis in SET:
             if axis in header.convention:
@@ -128,23 +122,14 @@ def parsed(header: Any) -> Parameters:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    given = header.parameters or {}
-    for key in given:
-        if key not in FIELDS:
-            raise ValueError(
-                f"parameters.{key}: the rule {NAME} has none; it has {', '.join(FIELDS)}"
-                f"{meant(key, FIELDS)}"
-            )
+    given = check_names(header, FIELDS)
     rule = given.get("rule")
     if isinstance(rule, str) and rule in RULES and rule not in FAMILY:
         raise ValueError(
             f"parameters.rule: {rule} is no rule of the linear family; memories of a case of a "
             f"TNT have {', '.join(FAMILY)}"
         )
-    try:
-        made = Parameters.model_validate_json(json.dumps(_with_preset(given)))
-    except ValidationError as error:
-        raise ValueError(f"parameters.{first_problem(error)}") from None
+    made: Parameters = validated(Parameters, _with_preset(given))
     if made.global_ is None and not made.locals_:
         raise ValueError("parameters: no global memory and no locals; at least one is needed")
     if made.window > 1 and not FAMILY[made.rule].has_window:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
@@ -188,7 +189,7 @@ def _windows(at: Seen, m: Memory) -> Iterator[Reading]:
             name=f"{where}.window={window}",
             change={f"{where}.range": "window", f"{where}.window": window},
             before={f"{where}.range": own.range, f"{where}.window": own.window},
-            settings=lambda s, moved=moved: changed(s, m.name, projection=moved),  # type: ignore[misc]
+            settings=functools.partial(changed, name=m.name, projection=moved),
         )
         if own.kind == "sum_outer" and possible(at, every):
             yield every
