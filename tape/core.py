@@ -194,7 +194,7 @@ class Op:
 
     def __init__(self, function: Callable[..., Array], name: str) -> None:
         self.function = function
-        self.rules: dict[int, Rule] = _Rules(self)
+        self.rules: dict[int, Rule] = _Rules(name)
         self.joint: Callable[..., Pullback] | None = None
         self.__name__ = name
         self.__doc__ = function.__doc__
@@ -296,12 +296,12 @@ class Binary(Op):
 class _Rules(dict[int, Rule]):
     """Rule by position of the argument, with a refusal where there is none (TAPE-6)."""
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
+    def __init__(self, name: str) -> None:
+        self.name = name  # and not the op: an op made for one call would live on in a cycle
 
     def __missing__(self, position: int) -> NoReturn:
         raise TapeError(
-            f"ops.{self.op.__name__} has no derivative with respect to argument {position}; "
+            f"ops.{self.name} has no derivative with respect to argument {position}; "
             "pass it as a plain array"
         )
 

@@ -90,7 +90,7 @@ def _walk(
     if names is not None:
         names = (*names, *(tree.model_extra or ()))
         fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
-        return lambda new: type(tree).model_construct(
+        return lambda new: kind.model_construct(
             **{name: build(new) for name, build in fields.items()}
         )
     if isinstance(tree, dict):
@@ -99,8 +99,8 @@ def _walk(
     if isinstance(tree, tuple | list):
         each = [part(value, f"[{i}]") for i, value in enumerate(tree)]
         if hasattr(tree, "_fields"):
-            return lambda new: type(tree)(*[build(new) for build in each])
-        return lambda new: type(tree)([build(new) for build in each])
+            return lambda new: kind(*[build(new) for build in each])
+        return lambda new: kind([build(new) for build in each])
     # an array of integers is never a setting
     counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
     if strict or counts:

@@ -11,10 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 import tape
-from tape import core, ops
+from tape import core, nested, ops
 from tests.support.close import ANALYTIC, EXACT, assert_close
+
+
+class Pair(BaseModel):
+    """A model with two parts."""
+
+    y: Any
+    z: Any
+
 
 FOUR = np.arange(1.0, 17.0).reshape(4, 4)
 
@@ -32,6 +41,46 @@ def test_a_differentiation_frees_its_arrays_without_the_garbage_collector() -> N
     try:
         tape.grad(f)(np.ones(5))
         assert alive[0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.clause("TAPE-21")
+@pytest.mark.parametrize("nest", [dict, tuple, list, "model"])
+def test_a_checkpoint_of_a_nest_frees_its_arrays_likewise(nest: Any) -> None:
+    """What puts leaves back into a nest keeps the nest's kind, and not its first leaves."""
+    alive: list[weakref.ref[Any]] = []
+    of_two = {
+        dict: lambda y: {"y": y, "z": (y,)},
+        tuple: lambda y: (y, [y]),
+        list: lambda y: [y, {"z": y}],
+        "model": lambda y: Pair(y=y, z={"z": y}),
+    }[nest]
+    inside = tape.checkpoint(lambda tree: ops.sum(ops.tanh(nested.flatten(tree)[0][0])))
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        alive.append(weakref.ref(y.value))
+        return inside(of_two(y))
+
+    gc.disable()
+    try:
+        tape.grad(f)(np.ones(5))
+        assert alive[0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.clause("TAPE-21")
+def test_an_op_that_was_made_for_one_call_goes_with_it() -> None:
+    held = np.ones(5)
+    alive = weakref.ref(held)
+    op = core.primitive(lambda x, held=held: x * held, "scaled")
+    core.defvjp(op, lambda value, x: lambda g: g)
+    gc.disable()
+    try:
+        del held, op
+        assert alive() is None
     finally:
         gc.enable()
 

@@ -25,8 +25,8 @@ from tape import ops
 BLOCK = 64
 #: Tokens whose queries are moved at once: their scores and blocks are held while they are.
 PIECE = 2048
-#: Entries up to this size, and largest ones down to its inverse, have squares in float32 too.
-MODERATE = 2.0**20
+#: Sums of squares up to this, and down to its inverse, lose nothing in float32 either.
+MODERATE = 2.0**40
 
 
 def projected(
@@ -113,19 +113,20 @@ def range_starts(memory: Global | Local, positions: Any) -> Any:
 def unit(k: Array) -> Array:
     """k / |k|, and 0 for a zero key, which contributes nothing (TNT-9).
 
-    Where squares could overflow or vanish a key is first divided by a power of two near its largest
+    Where squares are large or small a key is first divided by a power of two near its largest
     entry; the quotient does not depend on it.
     """
+    with np.errstate(over="ignore", under="ignore"):  # of squares that are then not used
+        squares = ops.sum(k * k, axis=-1, keepdims=True)
+    size = np.real(ops.stop_gradient(squares))
+    if backend.truth(((size > 1 / MODERATE) & (size < MODERATE)).all()):
+        return k / ops.sqrt(squares)
     bare = np.abs(np.real(ops.stop_gradient(k)))
     top = np.max(bare, axis=-1, keepdims=True)
     present = top > 0
-    some = backend.truth(present.all())
-    if not some or not backend.truth(((top > 1 / MODERATE) & (top < MODERATE)).all()):
-        scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
-        k = k * scale.astype(bare.dtype)
+    scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
+    k = k * scale.astype(bare.dtype)
     squares = ops.sum(k * k, axis=-1, keepdims=True)
-    if some:
-        return k / ops.sqrt(squares)
     return ops.where(present, k / ops.sqrt(ops.where(present, squares, 1.0)), 0.0)
 
 
