@@ -17,6 +17,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from atlas_ref.parts.kinds import check_read
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -63,13 +64,8 @@ class Bias(Frozen):
 
     @model_validator(mode="after")
     def _read(self) -> Self:
+        check_read(self, READ_BY)
         fields = type(self).model_fields
-        for name, kinds in READ_BY.items():
-            if getattr(self, name) != fields[name].default and self.kind not in kinds:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)!r} belongs to kind {' or '.join(kinds)}, found "
-                    f"kind {self.kind}"
-                )
         if not self.smooths and self.smoothing != fields["smoothing"].default:
             raise ValueError(f"smoothing: {self.smoothing!r}, but form norm has no sign")
         for name, read in (("sharpness", "sharpness" in self.reads), ("eps", "eps" in self.reads)):

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref.parts.kinds import check_read
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -57,13 +58,7 @@ class Retention(Frozen):
 
     @model_validator(mode="after")
     def _read(self) -> Self:
-        fields = type(self).model_fields
-        for name, kinds in READ_BY.items():
-            if getattr(self, name) != fields[name].default and self.kind not in kinds:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)!r} belongs to kind {' or '.join(kinds)}, found "
-                    f"kind {self.kind}"
-                )
+        check_read(self, READ_BY)
         return self
 
     @property

@@ -239,7 +239,7 @@ def _read(name: str) -> tuple[Header, dict[str, Any]]:
     """The header and the tensors of a file."""
     text, tensors = files.read(name)
     header = parse(text)
-    tensors = in_words_of_a_case(header.rule, tensors)
+    tensors = in_words_of_a_case(text, tensors)
     fields = header.plain()
     stated = stated_by_a_set(name, fields, tensors)
     return header if stated is fields else parse(json.dumps(stated)), tensors

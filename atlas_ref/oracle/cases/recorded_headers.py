@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.messages import shown
+from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.subjects import LAYER, dplr
 
@@ -108,9 +109,13 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     return header | {"rule": dplr.SUBJECT.name, "parameters": chosen}
 
 
-def in_words_of_a_case(rule: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of such a recording under the names that a case has (DPLRCASE-8)."""
-    if rule != dplr.SUBJECT.name:
+def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of such a recording under the names that a case has; of others as they are (DPLRCASE-8).
+
+    Args:
+        text: the header as it stands in the file, a JSON object.
+    """
+    if decoded(text).get("rule") != LINEAR_FAMILY:
         return dict(tensors)
     return {
         f"{kind}/{OF_FAMILY.get(name, name)}": value

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from atlas_ref.parts.kinds import check_read
 from atlas_ref.types import Frozen
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -64,14 +65,7 @@ class MemoryFunction(Frozen):
 
     @model_validator(mode="after")
     def _read(self) -> Self:
-        fields = type(self).model_fields
-        for name, kinds in READ_BY.items():
-            value = getattr(self, name)
-            if self.kind not in kinds and value != fields[name].default:
-                raise ValueError(
-                    f"{name}: {value!r} belongs to kind {' or '.join(kinds)}, found kind "
-                    f"{self.kind}"
-                )
+        check_read(self, READ_BY)
         if self.kind == "polynomial" and self.key_width is None:
             raise ValueError("key_width: kind polynomial needs it")
         if self.key_width is not None:

@@ -249,3 +249,14 @@ def test_what_does_not_take_the_rule_names_the_commands_that_do(what):
     words = f"rule dplr: {what} does not take this rule; atlas-ref eval, check, tolerance and identify do"
     with pytest.raises(atlas_ref.CaseError, match=words):
         drawn("kda").require_one_memory(what)
+
+
+@pytest.mark.clause("DPLRCASE-8", "DPLRCASE-4")
+def test_words_of_recordings_are_no_names_of_a_case(tmp_path):
+    case = drawn("kda")
+    file = tmp_path / "case.safetensors"
+    d_in, d_out = case.inputs["in/k"].shape[-1], case.inputs["in/v"].shape[-1]
+    first = np.zeros((*case.inputs["in/v"].shape[:-2], d_out, d_in))
+    save(file, case.header, {**case.inputs, "in/state0": first})
+    with pytest.raises(atlas_ref.CaseError, match="in/state0: "):
+        atlas_ref.load(file)
