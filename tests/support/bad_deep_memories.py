@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.support import deep_cases
-from tests.support.casefiles import GONE, changed, written
+from tests.support.casefiles import GONE, changed, changed_each, last_entry, written
 
 
 class Bad(NamedTuple):
@@ -47,19 +47,7 @@ def header_of(bad: Bad) -> dict[str, Any]:
 
 def tensors_of(bad: Bad) -> dict[str, Any]:
     _, tensors = _base(bad)
-    changes = {
-        key: value(tensors[key]) if callable(value) else value for key, value in bad.tensors.items()
-    }
-    return changed(tensors, changes)
-
-
-def _with(value: float) -> Any:
-    def change(x: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        x[(-1,) * x.ndim] = value
-        return x
-
-    return change
+    return changed_each(tensors, bad.tensors)
 
 
 HEADER = {
@@ -276,7 +264,7 @@ TENSORS = {
     "a weight without a logarithm": Bad(
         "in/memory/W_1: ",
         parameters={"retention": {"kind": "kl"}},
-        tensors={"in/memory/W_1": _with(-1.0)},
+        tensors={"in/memory/W_1": last_entry(-1.0)},
     ),
     "a name that is misspelt": Bad(
         "in/momentun: unknown tensor for rule deep_memory; it has in/k, ",
@@ -342,23 +330,24 @@ TENSORS = {
     ),
     "a retain above 1": Bad(
         "in/retain: entries must be at most 1, found 1.5 at (1, 4)",
-        tensors={"in/retain": _with(1.5)},
+        tensors={"in/retain": last_entry(1.5)},
     ),
     "a negative momentum": Bad(
-        "in/momentum: entries must be at least 0, found -0.5", tensors={"in/momentum": _with(-0.5)}
+        "in/momentum: entries must be at least 0, found -0.5",
+        tensors={"in/momentum": last_entry(-0.5)},
     ),
     "a negative step": Bad(
-        "in/step_size: entries must be at least 0", tensors={"in/step_size": _with(-0.5)}
+        "in/step_size: entries must be at least 0", tensors={"in/step_size": last_entry(-0.5)}
     ),
     "a weight that is NaN": Bad(
         "in/memory/W_2: entries must be finite, found nan at (2, 15)",
-        tensors={"in/memory/W_2": _with(np.nan)},
+        tensors={"in/memory/W_2": last_entry(np.nan)},
     ),
     "a key that is infinite": Bad(
-        "in/k: entries must be finite, found inf at (1, 4, 3)", tensors={"in/k": _with(np.inf)}
+        "in/k: entries must be finite, found inf at (1, 4, 3)", tensors={"in/k": last_entry(np.inf)}
     ),
     "a cotangent that is NaN": Bad(
-        "in/y_bar: entries must be finite", tensors={"in/y_bar": _with(np.nan)}
+        "in/y_bar: entries must be finite", tensors={"in/y_bar": last_entry(np.nan)}
     ),
     "whole weights": Bad(
         "in/memory/W_1: dtype int64, float64, ", tensors={"in/memory/W_1": np.ones((16, 4), int)}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.support.casefiles import GONE, changed, written
+from tests.support.casefiles import GONE, changed, last_entry, written
 from tests.support.layer_cases import layer_case
 
 ATTENTION, FEED, NORM, HEADS = (
@@ -50,15 +50,6 @@ def tensors_of(bad: Bad) -> tuple[dict[str, Any], dict[str, Any]]:
     return tensors, {
         key: value(tensors[key]) if callable(value) else value for key, value in bad.tensors.items()
     }
-
-
-def _with(value: float) -> Any:
-    def change(x: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        x[(-1,) * x.ndim] = value
-        return x
-
-    return change
 
 
 HEADER: dict[str, Bad] = {
@@ -226,20 +217,22 @@ TENSORS: dict[str, Bad] = {
     "a token that is NaN": Bad(
         FEED,
         "in/x: entries must be finite, found nan at (1, 4, 11)",
-        tensors={"in/x": _with(np.nan)},
+        tensors={"in/x": last_entry(np.nan)},
     ),
     "an infinite weight": Bad(
         ATTENTION,
         "in/param/to_qkv.weight: entries must be finite, found inf at (23, 8)",
-        tensors={"in/param/to_qkv.weight": _with(np.inf)},
+        tensors={"in/param/to_qkv.weight": last_entry(np.inf)},
     ),
     "a cotangent that is NaN": Bad(
-        HEADS, "in/y_bar: entries must be finite, found nan", tensors={"in/y_bar": _with(np.nan)}
+        HEADS,
+        "in/y_bar: entries must be finite, found nan",
+        tensors={"in/y_bar": last_entry(np.nan)},
     ),
     "a negative frequency": Bad(
         ATTENTION,
         "in/param/rotary_emb.freqs: entries must be at least 0, found -1.0 at (1,)",
-        tensors={"in/param/rotary_emb.freqs": _with(-1.0)},
+        tensors={"in/param/rotary_emb.freqs": last_entry(-1.0)},
     ),
     "half a cache": Bad(
         ATTENTION,

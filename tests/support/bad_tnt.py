@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.support import tnt_cases
-from tests.support.casefiles import GONE, changed, written
+from tests.support.casefiles import GONE, changed, changed_each, last_entry, written
 
 
 class Bad(NamedTuple):
@@ -45,19 +45,7 @@ def header_of(bad: Bad) -> dict[str, Any]:
 
 def case_of(bad: Bad, folder: Any) -> Any:
     _, tensors = tnt_cases.some(**(tnt_cases.FULL if bad.full else {}))
-    changes = {
-        key: value(tensors[key]) if callable(value) else value for key, value in bad.tensors.items()
-    }
-    return written(folder / "bad.safetensors", header_of(bad), changed(tensors, changes))
-
-
-def _last(value: float) -> Any:
-    def change(x: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        x[(-1,) * x.ndim] = value
-        return x
-
-    return change
+    return written(folder / "bad.safetensors", header_of(bad), changed_each(tensors, bad.tensors))
 
 
 HEADER = {
@@ -181,10 +169,10 @@ TENSORS = {
     ),
     "a gate above 1": Bad(
         "in/retain: entries must be at most 1, found 1.5 at (1, 6)",
-        tensors={"in/retain": _last(1.5)},
+        tensors={"in/retain": last_entry(1.5)},
     ),
     "a key that is not finite": Bad(
-        "in/k: entries must be finite, found nan at (1, 6, 3)", tensors={"in/k": _last(np.nan)}
+        "in/k: entries must be finite, found nan at (1, 6, 3)", tensors={"in/k": last_entry(np.nan)}
     ),
     "own keys of another length": Bad(
         "in/local0/k: shape (2, 7, 5) makes d_in 5, but in/k makes it 4",

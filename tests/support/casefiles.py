@@ -84,3 +84,20 @@ def some(rule: str = "omega", **request: Any) -> tuple[dict[str, Any], dict[str,
 
 def bfloat16(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64).astype(ml_dtypes.bfloat16)
+
+
+def last_entry(value: float) -> Any:
+    """The change of a tensor to one with another last entry."""
+
+    def change(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        x = x.copy()
+        x[(-1,) * x.ndim] = value
+        return x
+
+    return change
+
+
+def changed_each(tensors: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors after changes, of which one may be a function of the old value."""
+    own = {key: value(tensors[key]) if callable(value) else value for key, value in changes.items()}
+    return changed(dict(tensors), own)

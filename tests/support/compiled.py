@@ -11,6 +11,7 @@ import pytest
 
 from atlas_ref import forms as run
 from atlas_ref.backend import compiled
+from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.rules import sequence
 from atlas_ref.rules.sequence import Tokens
 from tests.support.close import assert_close
@@ -121,3 +122,26 @@ def forget_what_imports_numba(monkeypatch: pytest.MonkeyPatch) -> None:
             hasattr(sys.modules[name], "compiled_for") or name.endswith((".lanes", ".columns"))
         ):
             monkeypatch.delitem(sys.modules, name)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> list[bool]:
+    """For each call of these functions of compiled code, whether its results were used.
+
+    No sequence is too short for them, and a segment has 8 rows.
+    """
+    taken: list[bool] = []
+
+    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **settings: Any) -> Any:
+            value = function(*args, **settings)
+            taken.append(value is not None)
+            return value
+
+        return call
+
+    monkeypatch.setattr(compiled_tokens, "WORK", 0)
+    monkeypatch.setattr(module, "SEGMENT", 8)
+    for name in names:
+        monkeypatch.setattr(module, name, seen(getattr(module, name)))
+    monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
+    return taken

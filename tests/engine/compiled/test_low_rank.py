@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.forms.dplr import scan
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.compiled import forget_what_imports_numba, in_python
+from tests.support.compiled import forget_what_imports_numba, in_python, watched
 
 pytestmark = [
     pytest.mark.host("compiled forms take arrays of NumPy alone"),
@@ -33,24 +33,9 @@ SIZES = [(1, 1, 1), (9, 4, 3), (16, 9, 20), (21, 16, 33)]
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taken]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """For each compiled sequence and backward, whether its results were used; none is too short."""
-    taken: Taken = []
-
-    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **settings: Any) -> Any:
-            value = function(*args, **settings)
-            taken.append(value is not None)
-            return value
-
-        return call
-
-    monkeypatch.setattr(compiled_tokens, "WORK", 0)
-    monkeypatch.setattr(low_rank, "SEGMENT", 8)
-    for name in ("_run", "_backward"):
-        monkeypatch.setattr(low_rank, name, seen(getattr(low_rank, name)))
-    monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
-    return taken
+    return watched(monkeypatch, low_rank, "_run", "_backward")
 
 
 def drawn(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,14 @@ from tape import ops
 from tests.engine.masked.test_masked import LAYOUTS
 from tests.engine.masked.test_masked import drawn as drawn_group
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.compiled import agree, drawn, forget_what_imports_numba, in_python, results
+from tests.support.compiled import (
+    agree,
+    drawn,
+    forget_what_imports_numba,
+    in_python,
+    results,
+    watched,
+)
 from tests.support.sequences import MODULES, Arrays
 
 pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
@@ -50,24 +56,9 @@ BY_TOKEN = {
 
 
 @pytest.fixture
-def sequences(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taken]:
+def sequences(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """For each compiled sequence and backward, whether its results were used; none is too short."""
-    taken: Taken = []
-
-    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **settings: Any) -> Any:
-            value = function(*args, **settings)
-            taken.append(value is not None)
-            return value
-
-        return call
-
-    monkeypatch.setattr(compiled_tokens, "WORK", 0)
-    monkeypatch.setattr(compiled_tokens, "SEGMENT", 8)
-    for name in ("run", "backward"):
-        monkeypatch.setattr(compiled_tokens, name, seen(getattr(compiled_tokens, name)))
-    monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
-    return taken
+    return watched(monkeypatch, compiled_tokens, "run", "backward")
 
 
 @pytest.mark.clause("EXACT-21", "EXACT-12")

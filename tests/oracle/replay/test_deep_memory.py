@@ -18,6 +18,7 @@ from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs, header_tr
 from tests.support import deep_cases, deep_memories
 from tests.support.close import assert_close, reordered
 from tests.support.deep_requests import REQUESTS
+from tests.support.replayed import assert_first_wrong
 from tests.truth import deep_memory_loops as loops
 
 CASES = {name: deep_cases.made(**request) for name, request in REQUESTS.items()}
@@ -115,21 +116,7 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 @pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
-    case = CASES[name]
-    tensor = f"trace/{op}"
-    right = trace(case, dtype="float32")
-    number = right[tensor].shape[1] - 1  # of the last write, or token
-    row = right[tensor][1, number]
-    entry = np.unravel_index(np.argmax(np.abs(row)), row.shape)
-    assert row[entry]
-    wrong = right[tensor].copy()
-    wrong[(1, number, *entry)] *= np.float32(1.05)
-    first = first_wrong(replay(case, {**right, tensor: wrong}, nearest=False))
-    assert first is not None
-    assert (first.tensor, first.verdict) == (tensor, "WRONG")
-    writes = ops.tokens(case, op)
-    assert first.token == (number if writes is None else writes[number])
-    assert first.place == (1, *(int(i) for i in entry))
+    assert_first_wrong(CASES[name], op)
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-23")

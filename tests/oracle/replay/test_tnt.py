@@ -10,11 +10,12 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.loop import run_ops
-from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import arithmetic_inputs, header_trace, trace, traced
 from atlas_ref.oracle.tnt import ops
 from tests.support import tnt_cases
 from tests.support.close import assert_close, reordered
+from tests.support.replayed import assert_first_wrong
 from tests.truth import tnt_loops as loops
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -134,21 +135,7 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 @pytest.mark.clause("TNTCASE-10", "REPLAY-11", "REPLAY-15")
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
-    case = CASES[name]
-    tensor = f"trace/{op}"
-    right = trace(case, dtype="float32")
-    number = right[tensor].shape[1] - 1  # of the last write, or token
-    row = right[tensor][1, number]
-    entry = np.unravel_index(np.argmax(np.abs(row)), row.shape)
-    assert row[entry]
-    wrong = right[tensor].copy()
-    wrong[(1, number, *entry)] *= np.float32(1.05)
-    first = first_wrong(replay(case, {**right, tensor: wrong}, nearest=False))
-    assert first is not None
-    assert (first.tensor, first.verdict) == (tensor, "WRONG")
-    writes = ops.tokens(case, op)
-    assert first.token == (number if writes is None else writes[number])
-    assert first.place == (1, *(int(i) for i in entry))
+    assert_first_wrong(CASES[name], op)
 
 
 @pytest.mark.clause("TNTCASE-10", "REPLAY-9", "REPLAY-17", "CASE-26")
