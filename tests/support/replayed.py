@@ -12,7 +12,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 
 
 def assert_first_wrong(case: Any, op: str) -> None:
-    """An op whose largest entry, of its last write or token in row 1, is 5 % off is the one named."""
+    """The op named is the one of which one entry is off, the largest of its last write or token."""
     tensor = f"trace/{op}"
     right = trace(case, dtype="float32")
     number = right[tensor].shape[1] - 1  # of the last write, or token

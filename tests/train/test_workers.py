@@ -139,6 +139,8 @@ def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
     with workers.opened(asked, count=2) as elsewhere:
         pids = elsewhere.client.run(os.getpid)
         assert len(set(pids.values()) - {os.getpid()}) == 2
+        watches = elsewhere.client.run(dask.config.get, "distributed.worker.profile.enabled")
+        assert set(watches.values()) == {False}
 
         def killing(own, params, batches):
             for i, found in enumerate(elsewhere(own, params, batches)):

@@ -1,4 +1,4 @@
-"""The chunk form of dplr: what a chunk finds in the memory before it, and what its rows find in it.
+"""The chunk form of dplr: what a chunk, and its rows, find in the memory before them.
 
     U   = (1 + N)^-1 (A M_0^T + F V)
     Y   = Q M_0^T + S_k V - S_b U,      M_C = M_0 diag(w_1 ... w_C) + V^T K - U^T B
