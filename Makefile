@@ -85,6 +85,8 @@ ulps: $(VENV)/.test  ## our own error against certified results, in units in the
 	mkdir -p build/ulps
 	for rule in omega titans_lmm delta hebbian; do $(BIN)/atlas-ref new $$rule --tokens 32 --d-in 8 --d-out 6 --cotangent -o build/ulps/$$rule.safetensors; done
 	$(BIN)/atlas-ref new omega --tokens 32 --d-in 8 --d-out 6 --window 4 --cotangent --convention newton_schulz=none -o build/ulps/omega_plain.safetensors
+	for member in kda gdn2 rwkv7; do $(BIN)/atlas-ref new dplr --tokens 32 --d-in 8 --d-out 6 --cotangent --parameter member=$$member -o build/ulps/dplr_$$member.safetensors; done
+	$(BIN)/atlas-ref new tnt --tokens 32 --d-in 8 --d-out 6 --cotangent -o build/ulps/tnt.safetensors
 	$(BIN)/atlas-ref certify build/ulps --grad
 
 kill-matrix: $(VENV)/.test  ## which vector rejects which mutant, as published

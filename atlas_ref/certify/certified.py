@@ -7,16 +7,18 @@ A ball is decided when all numbers in it have one nearest float64. Specified in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
+from atlas_ref.certify.dplr import run as dplr
 from atlas_ref.certify.evaluate import evaluate, leading
 from atlas_ref.certify.results import Certified, Unresolved
 from atlas_ref.certify.rounding import Rounded, rounded
 from atlas_ref.certify.rules import WRITES
+from atlas_ref.certify.tnt import settings as tnt
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import (
     Case,
@@ -42,6 +44,9 @@ ALONE = ("newton_schulz", "feature_map")
 #: Rules whose memory is a function (CERT-17).
 DEEP = ("deep_memory",)
 
+#: Rules of which some settings may not be certified: the reason against a header, "" for none.
+REFUSALS: dict[str, Callable[[Any], str]] = {"dplr": dplr.refusal, "tnt": tnt.refusal}
+
 UNKNOWN = Rounded(-math.inf, math.inf)
 
 
@@ -50,12 +55,7 @@ def certify(
 ) -> Certified:
     """Certify every result of a case; see `atlas_ref.certify.certify`."""
     require_supported(case)
-    case.require_one_memory("certify")
-    if case.header.rule not in (*WRITES, *ALONE, *DEEP):
-        raise Unsupported(
-            f"{case.name}: rule {case.header.rule}: certify is not yet supported; tolerance measures "
-            "how results round"
-        )
+    require_certifiable(case)
     arrays = exact(case)
     names = _inputs_of_gradients(case) if grad else []
     rounding = _Rounding(axes=len(leading(case.header, arrays)))
@@ -75,6 +75,26 @@ def certify(
         if rounding.done or bits >= max_bits:
             return rounding.certified()
         bits = min(2 * bits, max_bits)
+
+
+def require_certifiable(case: Case) -> None:
+    """Refuse in one line a rule or a setting that certify does not have (CERT-18).
+
+    Raises:
+        Unsupported: names the case, what is not certified, and what to do instead.
+        CaseError: the rule is not one memory; the line names the commands that take it.
+    """
+    rule = case.header.rule
+    if rule in REFUSALS:
+        if why := REFUSALS[rule](case.header):
+            raise Unsupported(f"{case.name}: {why}")
+        return
+    case.require_one_memory("certify")
+    if rule not in (*WRITES, *ALONE, *DEEP):
+        raise Unsupported(
+            f"{case.name}: rule {rule}: certify is not yet supported; tolerance measures how results "
+            "round"
+        )
 
 
 def exact(case: Case) -> dict[str, Array]:
@@ -106,7 +126,9 @@ def larger(case: Case) -> bool:
     """Whether gradients are certified along directions too: over 8 tokens or 4 dimensions."""
     shapes = {name: value.shape for name, value in case.inputs.items()}
     k = shapes.get("in/k") or shapes.get("in/G") or shapes["in/x"]
-    tokens = k[-2] if case.header.rule not in ("newton_schulz", "feature_map") else 1
+    tokens = (
+        shapes.get("in/q", k)[-2] if case.header.rule not in ("newton_schulz", "feature_map") else 1
+    )
     widths = [k[-1], shapes["in/v"][-1] if "in/v" in shapes else k[-1]]
     if case.header.level == "token":
         widths = [shapes["in/param/W_K"][-2], shapes["in/param/W_V"][-2]]

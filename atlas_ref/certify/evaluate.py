@@ -13,11 +13,13 @@ import numpy as np
 from flint import arb, arb_mat, ctx
 
 from atlas_ref.certify.deep import evaluate as deep
+from atlas_ref.certify.dplr import run as dplr
 from atlas_ref.certify.feature_maps import mapped
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, cotangents
 from atlas_ref.certify.newton_schulz import newton_schulz
 from atlas_ref.certify.run import Results, Sequence
+from atlas_ref.certify.tnt import run as tnt
 from atlas_ref.messages import Progress, unwatched
 
 Array = np.ndarray[Any, Any]
@@ -32,15 +34,22 @@ WEIGHED = {
     "out/phi": "in/phi_bar",
 }
 
-#: Axes of one item of a result; the axes in front of them are leading, or count the items.
+#: Axes of one item of a result, by the end of its name, where it is no vector; the axes in front of
+#: them are leading, or count the items.
 RANKS = {
-    "out/M": 2,
-    "out/S": 2,
-    "out/M_ref": 2,
-    "out/window_momentum": 2,
-    "out/X": 2,
-    "out/window_gate_before": 0,
+    "M": 2,
+    "S": 2,
+    "M_ref": 2,
+    "window_momentum": 2,
+    "X": 2,
+    "P": 2,
+    "P_size": 0,
+    "P_keys": 2,
+    "window_gate_before": 0,
 }
+
+#: Rules whose sequences are not those of the family.
+SEQUENCES: dict[str, Any] = {"dplr": dplr.Sequence, "tnt": tnt.Sum}
 
 
 def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
@@ -51,6 +60,8 @@ def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         return tuple(arrays["in/G"].shape[:-2])
     if header.rule == "feature_map":
         return tuple(arrays["in/x"].shape[:-1])
+    if header.rule == "dplr":
+        return tuple(arrays["in/v"].shape[:-2])  # groups of value heads have one key
     if header.level == "token":
         return (arrays["in/x"].shape[0], arrays["in/param/W_K"].shape[0])
     return tuple(arrays["in/k"].shape[:-2])
@@ -123,8 +134,8 @@ def _results(
     if header.rule == "feature_map":
         watch("vectors", 0, 1)
         return {"out/phi": mapped(header.feature_map, inputs.phi(), inputs.get("in/x", *index))}, []
-    sequence = Sequence(header, convention, inputs, index)
-    tokens = len(sequence.tokens)
+    sequence = SEQUENCES.get(header.rule, Sequence)(header, convention, inputs, index)
+    tokens = sequence.count
     return sequence.run(lambda kind, done: watch(kind, done, tokens)), sequence.marks
 
 
@@ -143,17 +154,17 @@ def _store(
 ) -> None:
     """Store the balls of one leading index in `values`."""
     items = value if isinstance(value, list) else [value]
-    parts = [_shaped(each, RANKS.get(name, 1)) for each in items]
+    parts = [_shaped(each, RANKS.get(name.rpartition("/")[2], 1)) for each in items]
     own = np.stack(parts) if isinstance(value, list) else parts[0]
     if name not in values:
         values[name] = np.empty((*axes, *own.shape), dtype=object)
-    values[name][index] = own
+    at: tuple[Any, ...] = (*index, ...)  # so that an array without axes is stored by its entry
+    values[name][at] = own
 
 
 def _shaped(matrix: Matrix, rank: int) -> Array:
-    balls = np.empty((matrix.rows, matrix.columns), dtype=object)
-    balls[...] = matrix.value.tolist()
-    return balls.reshape(((), (matrix.rows,), balls.shape)[rank])
+    balls = np.array([*matrix.value.entries(), None], dtype=object)[:-1]
+    return balls.reshape(((), (matrix.rows,), (matrix.rows, matrix.columns))[rank])
 
 
 def _differentiate(
@@ -170,9 +181,9 @@ def _differentiate(
         marks: places of the tokens, by which progress is counted from the last token to the first.
     """
     seeds: list[tuple[Matrix, arb_mat]] = []
-    for name, bar in WEIGHED.items():
-        if bar in inputs and name in results:
-            value = results[name]
+    for name, value in results.items():
+        bar = WEIGHED.get(name, name.replace("out/state/", "in/state_bar/"))
+        if bar in inputs:
             items = (
                 [((i,), each) for i, each in enumerate(value)]
                 if isinstance(value, list)

@@ -48,6 +48,7 @@ class Sequence:
         index: its place in the leading axes.
 
     Attributes:
+        count: number of its tokens.
         marks: of each token that was written, its place in the sequence of all matrices.
     """
 
@@ -58,6 +59,7 @@ class Sequence:
         self.rule, self.c = header.rule, header.window
         self.phi = inputs.phi()
         self.tokens = tokens_of(header, convention, inputs, index)
+        self.count = len(self.tokens)
         self.marks: list[int] = []
         first = self.tokens[0]
         self.d_in, self.d_out = first.k.rows, first.v.rows

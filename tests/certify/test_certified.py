@@ -73,7 +73,7 @@ def test_two_implementations_agree_on_many_more(case: Case) -> None:
 def test_nothing_of_the_numpy_path_is_imported() -> None:
     """Imports of its modules: the parsed case, refusals, a hint, progress, and each other."""
     taken = set()
-    for path in FOLDER.glob("*.py"):
+    for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.ImportFrom)

@@ -1,0 +1,120 @@
+"""Members of the linear family on balls, a function for each formula of an erase (CERT-18).
+
+Written from DPLR-8 and DPLRCASE-3. `MEMBERS` holds every member that certify has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from atlas_ref.certify.matrix import Matrix, hadamard, scaled
+
+#: A tensor of the row by its name, None where the case has none.
+Row = Callable[[str], Matrix | None]
+
+
+class Write(NamedTuple):
+    """M <- D - diag(rate) (F read) along^T + value key^T (DPLR-2, DPLR-3).
+
+    D is the decayed memory, and F the memory in which the erase reads.
+
+    Attributes:
+        value: what is written along the key.
+        read, along: vectors of the erase; None for no erase.
+        rate: factor of the erase, a number or one for each value; None for 1.
+    """
+
+    value: Matrix
+    read: Matrix | None = None
+    along: Matrix | None = None
+    rate: Matrix | None = None
+
+
+Formula = Callable[[Row, Matrix, Matrix], Write]
+
+
+class Member(NamedTuple):
+    """One member of the family (DPLRCASE-3).
+
+    Attributes:
+        formula: (row, key, value) -> the write of a row.
+        decay, query_scale, norm: values of parameters that a case leaves open.
+        heads: whether head h has the gate 1 - 2^(-5-h).
+    """
+
+    formula: Formula
+    decay: Literal["after_error", "before_error"] = "after_error"
+    query_scale: Any = "1/sqrt(d_in)"
+    norm: str = "none"
+    heads: bool = False
+
+
+def _needed(row: Row, name: str) -> Matrix:
+    """A tensor that the reader has found in every case of the member."""
+    tensor = row(name)
+    assert tensor is not None
+    return tensor
+
+
+def plain(row: Row, key: Matrix, value: Matrix) -> Write:
+    """No erase."""
+    return Write(value)
+
+
+def given(row: Row, key: Matrix, value: Matrix) -> Write:
+    """Both vectors of the erase as the case gives them, or none."""
+    return Write(value, row("in/erase_read"), row("in/erase_write"))
+
+
+def error(row: Row, key: Matrix, value: Matrix) -> Write:
+    """beta (v - F k) along the key."""
+    beta = _needed(row, "in/beta")
+    return Write(scaled(beta, value), key, key, beta)
+
+
+def comba(row: Row, key: Matrix, value: Matrix) -> Write:
+    """beta (v - F p) along the key, with p the erase key."""
+    return error(row, key, value)._replace(read=_needed(row, "in/erase_key"))
+
+
+def gates(row: Row, key: Matrix, value: Matrix) -> Write:
+    """A gate per channel on each of both: g v is written, and e k reads what is taken away."""
+    read = hadamard(_needed(row, "in/erase_gate"), key)
+    return Write(hadamard(_needed(row, "in/write_gate"), value), read, key)
+
+
+def alpha(row: Row, key: Matrix, value: Matrix) -> Write:
+    """(F alpha) beta^T is added."""
+    return Write(value, -_needed(row, "in/alpha"), _needed(row, "in/beta"))
+
+
+def kk(row: Row, key: Matrix, value: Matrix) -> Write:
+    """F kappa is taken away along kappa a."""
+    read = _needed(row, "in/kk")
+    return Write(value, read, hadamard(read, _needed(row, "in/a")))
+
+
+_DELTA = Member(error, "before_error")
+
+#: Name of a member -> its row; None for the tensors of the rule.
+MEMBERS: dict[str | None, Member] = {
+    None: Member(given, query_scale=1),
+    "linear_attn": Member(plain),
+    "retention": Member(plain, heads=True),
+    "simple_gla": Member(plain),
+    "gla": Member(plain),
+    "rwkv6": Member(plain),
+    "rwkv7": Member(kk, query_scale=1),
+    "delta": Member(error),
+    "gated_delta": _DELTA,
+    "kda": _DELTA,
+    "gated_delta_product": _DELTA,
+    "gdn2": Member(gates, "before_error"),
+    "comba_decay_after_erase": Member(comba),
+    "comba_decay_before_erase": Member(comba, "before_error"),
+    "iplr": Member(alpha),
+    "dplr": Member(alpha),
+    "qwen3_next": _DELTA._replace(norm="l2"),
+    "kimi_linear": _DELTA._replace(norm="l2"),
+}

@@ -1,0 +1,157 @@
+"""A sequence of rule dplr on balls, token by token (CERT-18).
+
+Written from DPLR-1 to DPLR-7 and DPLRCASE-2 to DPLRCASE-5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flint import arb
+
+from atlas_ref.certify.dplr.members import MEMBERS
+from atlas_ref.certify.functions import exponentials, normalised
+from atlas_ref.certify.inputs import Inputs
+from atlas_ref.certify.matrix import Matrix, hadamard, mark, number, sane, scaled, zeros
+from atlas_ref.certify.run import Results
+
+#: Parameters that a case leaves open (DPLRCASE-2); the others are the member's.
+DEFAULTS: dict[str, Any] = {
+    "member": None,
+    "steps": 1,
+    "groups": 1,
+    "norm_eps": 1e-6,
+    "state_layout": "(d_out, d_in)",
+}
+
+#: Parameters whose default is that of the member.
+OWN = ("decay", "query_scale", "q_norm", "k_norm")
+
+
+def settings_of(header: Any) -> dict[str, Any]:
+    """The parameters of a case, with those that it leaves open."""
+    stated = {name: x for name, x in (header.parameters or {}).items() if x is not None}
+    settings = {**DEFAULTS, **stated}
+    member = MEMBERS[settings["member"]]
+    of_member = (member.decay, member.query_scale, member.norm, member.norm)
+    return {**dict(zip(OWN, of_member, strict=True)), **settings}
+
+
+def refusal(header: Any) -> str:
+    """Why a case cannot be certified, and what to do instead; "" where it can (CERT-18)."""
+    stated = header.parameters or {}
+    instead = "is not yet supported; tolerance measures how results round"
+    if stated.get("member") not in MEMBERS:
+        return f"parameters.member: certify of {stated['member']} {instead}"
+    unknown = [name for name in stated if name not in (*DEFAULTS, *OWN)]
+    return f"parameters.{unknown[0]}: certify under it {instead}" if unknown else ""
+
+
+class _Norm(NamedTuple):
+    """x / sqrt(sum x^2 + eps), as settings of `functions.normalised`."""
+
+    norm_eps: float
+    norm_guard: str = "root"
+
+
+class Sequence:
+    """One value head of one sequence.
+
+    Args:
+        index: its place in the leading axes of values.
+
+    Attributes:
+        count: number of its tokens.
+        marks: of each token, its place in the sequence of all matrices.
+    """
+
+    def __init__(
+        self, header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]
+    ) -> None:
+        self.inputs, self.index, self.s = inputs, index, settings_of(header)
+        self.member = MEMBERS[self.s["member"]]
+        self.steps = self.s["steps"]
+        self.key_index = index if self.s["groups"] == 1 else self._key_head()
+        self.d_in, self.d_out = (inputs.shape(name)[-1] for name in ("in/k", "in/v"))
+        self.count = inputs.shape("in/q")[-2]
+        self.marks: list[int] = []
+
+    def _key_head(self) -> tuple[int, ...]:
+        """Value head i has key head i // G (DPLR-6)."""
+        return (*self.index[:-1], self.index[-1] // self.s["groups"])
+
+    def laid(self, matrix: Matrix) -> Matrix:
+        """A memory converted to or from the layout of the file."""
+        return matrix.T if self.s["state_layout"] == "(d_in, d_out)" else matrix
+
+    def run(self, watch: Callable[[str, int], None] = lambda kind, done: None) -> Results:
+        """Run every token in turn: reset, decay, erases and writes, read (DPLR-7).
+
+        Args:
+            watch: called before each token with how many were done (CERT-16).
+        """
+        given = self.inputs.optional("in/M0", *self.index)
+        first = zeros(self.d_out, self.d_in) if given is None else self.laid(given)
+        M, reads = first, []
+        for t in range(self.count):
+            watch("tokens", t)
+            self.marks.append(mark())
+            M = first if self.inputs.flag("in/reset", t, False) else M
+            before, active = M, self.inputs.flag("in/active", t, True)
+            if active:
+                M = self.token(M, t)
+            reads.append(self.read(before if "in/bonus" in self.inputs else M, t, active))
+        return {"out/y": reads, "out/M": self.laid(M)}
+
+    def token(self, M: Matrix, t: int) -> Matrix:
+        """M behind a token: one decay, and an erase and a write of each of its rows (DPLR-4)."""
+        gate = self.gate(t)
+        for j in range(t * self.steps, (t + 1) * self.steps):
+            M = sane(self.written(M, j, gate if j == t * self.steps else None))
+        return M
+
+    def written(self, M: Matrix, j: int, gate: Matrix | None) -> Matrix:
+        """M behind the erase and the write of a row (DPLR-2, DPLR-3)."""
+        key, value = self.key("in/k", j), self.inputs.get("in/v", *self.index, j)
+        write = self.member.formula(lambda name: self.row(name, j), key, value)
+        decayed = M if gate is None else decay(gate, M)
+        after = decayed + write.value @ key.T
+        if write.read is None or write.along is None:
+            return after
+        found = (M if self.s["decay"] == "after_error" else decayed) @ write.read
+        taken = found if write.rate is None else scaled(write.rate, found)
+        return after - taken @ write.along.T
+
+    def row(self, name: str, j: int) -> Matrix | None:
+        """A tensor of row j of this value head."""
+        return self.inputs.optional(name, *self.index, j)
+
+    def key(self, name: str, j: int) -> Matrix:
+        """A key or query under its norm, from its own head (DPLR-6, DPLRCASE-2)."""
+        kind = self.s["k_norm" if name == "in/k" else "q_norm"]
+        x = self.inputs.get(name, *self.key_index, j)
+        return normalised(x, kind, _Norm(self.s["norm_eps"]))
+
+    def gate(self, t: int) -> Matrix | None:
+        """The gate of a token, 1 x 1 or a column of channels; None for 1 (DPLR-1)."""
+        if self.member.heads:
+            head = self.index[-1] if self.index else 0
+            return number(1 - arb(2) ** (-5 - head))
+        log = self.inputs.optional("in/log_retain", *self.index, t)
+        return self.row("in/retain", t) if log is None else exponentials(log)
+
+    def read(self, M: Matrix, t: int, active: bool) -> Matrix:
+        """s M q, with a bonus s (M + v (u k)^T) q (DPLR-5)."""
+        if active and "in/bonus" in self.inputs:
+            axes = len(self.inputs.shape("in/bonus")) - 1
+            bonus = self.inputs.get("in/bonus", *self.index[len(self.index) - axes :])
+            value = self.inputs.get("in/v", *self.index, t)
+            M = M + value @ hadamard(bonus, self.key("in/k", t)).T
+        y = M @ self.key("in/q", t)
+        return y if self.s["query_scale"] == 1 else y.times(1 / arb(self.d_in).sqrt())
+
+
+def decay(gate: Matrix, M: Matrix) -> Matrix:
+    """M diag(w), or w M for one gate."""
+    return scaled(gate, M) if gate.rows == 1 else scaled(gate, M.T).T
