@@ -193,3 +193,18 @@ def test_errors_are_in_units_in_the_last_place():
     assert each.tolist() == [1.0, 0.0, 2.0, 0.25, 0.0]
     assert largest.tolist() == [0.5, 0.0, 2.0, 0.25, 0.0]
     assert errors(np.array([np.nan, np.inf]), np.array([1.0, 1.0]))[0].tolist()[1] == np.inf
+
+
+@pytest.mark.clause("CERT-13", "CERT-18", "CERT-19")
+@pytest.mark.parametrize("rule", ["dplr", "tnt"])
+def test_the_command_certifies_memories_outside_the_family(rule, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = new(Request(rule=rule, tokens=3, d_in=3, d_out=2, heads=1, cotangent=True))
+    written(tmp_path / "case.safetensors", made.header.plain(), made.inputs)
+    ran = cli("certify", "case.safetensors", "--grad", "-o", "out.safetensors")
+    assert ran.code == 0, ran.err
+    recorded = atlas_ref.load("out.safetensors").recorded
+    found = certify(made, grad=True).values
+    assert set(recorded) == set(found)
+    assert all(np.array_equal(recorded[name], x) for name, x in found.items())
+    assert cli("check", "out.safetensors").code == 0

@@ -68,13 +68,13 @@ def given(row: Row, key: Matrix, value: Matrix) -> Write:
 
 
 def error(row: Row, key: Matrix, value: Matrix) -> Write:
-    """beta (v - F k) along the key."""
-    beta = _needed(row, "in/beta")
-    return Write(scaled(beta, value), key, key, beta)
+    """rate (v - F k) along the key, with the rate in in/beta."""
+    rate = _needed(row, "in/beta")
+    return Write(scaled(rate, value), key, key, rate)
 
 
 def comba(row: Row, key: Matrix, value: Matrix) -> Write:
-    """beta (v - F p) along the key, with p the erase key."""
+    """rate (v - F p) along the key, with p the erase key."""
     return error(row, key, value)._replace(read=_needed(row, "in/erase_key"))
 
 
@@ -84,13 +84,13 @@ def gates(row: Row, key: Matrix, value: Matrix) -> Write:
     return Write(hadamard(_needed(row, "in/write_gate"), value), read, key)
 
 
-def alpha(row: Row, key: Matrix, value: Matrix) -> Write:
-    """(F alpha) beta^T is added."""
+def low_rank(row: Row, key: Matrix, value: Matrix) -> Write:
+    """(F a) b^T is added, with a in in/alpha and b in in/beta."""
     return Write(value, -_needed(row, "in/alpha"), _needed(row, "in/beta"))
 
 
 def kk(row: Row, key: Matrix, value: Matrix) -> Write:
-    """F kappa is taken away along kappa a."""
+    """F kk is taken away along kk times a, channel by channel."""
     read = _needed(row, "in/kk")
     return Write(value, read, hadamard(read, _needed(row, "in/a")))
 
@@ -113,8 +113,8 @@ MEMBERS: dict[str | None, Member] = {
     "gdn2": Member(gates, "before_error"),
     "comba_decay_after_erase": Member(comba),
     "comba_decay_before_erase": Member(comba, "before_error"),
-    "iplr": Member(alpha),
-    "dplr": Member(alpha),
+    "iplr": Member(low_rank),
+    "dplr": Member(low_rank),
     "qwen3_next": _DELTA._replace(norm="l2"),
     "kimi_linear": _DELTA._replace(norm="l2"),
 }
