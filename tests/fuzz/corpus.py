@@ -40,6 +40,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "delta-token": ("delta", {"level": "token", "d_model": 3, "periods": (1, 2)}),
     "newton_schulz": ("newton_schulz", {}),
     "feature_map": ("feature_map", {"feature_map": {"kind": "linear"}, "features": 4}),
+    "dplr": ("dplr", {"parameters": {"member": "kda"}, "cotangent": True}),
+    "tnt": ("tnt", {"reset": 2, "cotangent": True}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
 }
 
@@ -130,7 +132,7 @@ def write(folder: Path) -> Path:
         _put(folder / "results" / file, results.header, results.tensors)
         recorded = results.tensors if name != "hebbian" else {}
         _put(folder / "case" / file, header, {**tensors, **recorded})
-        if rule not in ("cms", "newton_schulz", "feature_map"):
+        if rule not in ("cms", "newton_schulz", "feature_map", "dplr"):
             trace = traced(case, results, grad=False)
             _put(folder / "trace" / file, trace.header, trace.tensors)
     _write_models(folder)
