@@ -1,12 +1,14 @@
 """The rule dplr as a plain loop in any legal arithmetic (DPLR-2 to DPLR-7, TOL-3).
 
 Written from the clauses; it shares no code with `rules.dplr`. Everything takes arrays and tape
-variables. A `Program` says what a program does otherwise (DPLRCASE-10).
+variables. A `Program` says what a program does otherwise (DPLRCASE-10), and has the hook of a trace
+(DPLRCASE-11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +18,19 @@ from atlas_ref.types import Array
 from tape import ops
 
 Inputs = Mapping[str, Array]
+
+#: Called with an op, its token and what computes it; the value with which the program goes on.
+Take = Callable[[str, int, Callable[[], Array]], Array]
+
+
+def computed(op: str, t: int, compute: Callable[[], Array]) -> Array:
+    """The value of an op as it is."""
+    return compute()
+
+
+def named(op: str, step: int, steps: int) -> str:
+    """The name of an op of one step of a token (DPLRCASE-11)."""
+    return op if steps == 1 else f"step{step}/{op}"
 
 
 class Program(NamedTuple):
@@ -38,6 +53,7 @@ class Program(NamedTuple):
         reset_to_zero: a reset starts from zero.
         transposed: the first memory has the other layout, or the last.
         held: what gradients do not go through.
+        take: the hook at every op.
     """
 
     own: Parameters
@@ -56,7 +72,13 @@ class Program(NamedTuple):
     round_robin: bool = False
     reset_to_zero: bool = False
     transposed: Literal["", "first", "last"] = ""
-    held: Literal["", "erase", "norm", "memory", "heads", "log"] = ""
+    held: Literal["", "erase", "norm", "memory", "heads", "log", "gate"] = ""
+    take: Take = computed
+
+    def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:
+        """An op of row j, through the hook."""
+        t, step = divmod(j, self.own.steps)
+        return self.take(named(op, step, self.own.steps), t, compute)
 
 
 def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
@@ -76,15 +98,10 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
             M = ops.stop_gradient(M)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
         gate, seen = _gate(p, x, t, rounding), M
-        if writes:
-            for j in range(t * own.steps, (t + 1) * own.steps):
-                decays = j == t * own.steps or p.gate_steps
-                M = _written(p, x, j, gate if decays else None, M, rounding.way)
-        elif p.gate_silent and gate is not None:
-            M = gate * M
-        if writes:
-            M = M if rounding.store is None else rounding.store(M)
-        reads.append(_read(p, x, t, _seen(p, x, t, seen, M, gate, writes, rounding), rounding))
+        for j in range(t * own.steps, (t + 1) * own.steps):
+            of_row = gate if j == t * own.steps or p.gate_steps else None
+            M = _after_row(p, x, j, of_row, M, writes, rounding)
+        reads.append(_read(p, x, t, (seen, M), gate, writes, rounding))
     turned = (own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
     last = M.swapaxes(-1, -2) if turned else M
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last}
@@ -115,13 +132,21 @@ def _seen(
     return rounding.way.scaled_sum(x["in/v"][..., t, :, None], u[..., None, :], of)
 
 
-def _read(p: Program, x: Inputs, t: int, seen: Array, rounding: Any) -> Array:
-    y = rounding.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
-    if p.own.scale == 1:
+def _read(
+    p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: bool, by: Any
+) -> Array:
+    """The read of a token from the memories before and after it, by a rounding."""
+
+    def compute() -> Array:
+        seen = _seen(p, x, t, *around, gate, writes, by)
+        y = by.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
+        if p.own.scale == 1:
+            return y
+        for _ in range(p.scales):
+            y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
         return y
-    for _ in range(p.scales):
-        y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
-    return y
+
+    return p.take("y", t, compute)
 
 
 def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
@@ -134,8 +159,18 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Arra
             square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
             length = rounding.touch(ops.sqrt(square + own.norm_eps))
             z = z / (ops.stop_gradient(length) if p.held == "norm" else length)
+            z = _hooked(p, name, z)
         x[name] = z if own.groups == 1 else _spread(p, z)
     return x
+
+
+def _hooked(p: Program, name: str, z: Array) -> Array:
+    """Keys or queries under their norm, row by row through the hook."""
+    rows = []
+    for i in range(z.shape[-2]):
+        compute = partial(ops.index, z, (..., i, slice(None)))
+        rows.append(p.take("q", i, compute) if name == "in/q" else p.row("k", i, compute))
+    return ops.stack(rows, axis=-2)
 
 
 def _spread(p: Program, z: Array) -> Array:
@@ -149,60 +184,135 @@ def _spread(p: Program, z: Array) -> Array:
 
 def _gate(p: Program, x: Inputs, t: int, rounding: Any) -> Array:
     """The gate of a token as (..., 1, d_in or 1), None for 1."""
-    v = x["in/v"]
-    if p.own.of.gated == "heads":
-        heads = 1.0 - 0.5 ** (5.0 + np.arange(v.shape[-3] if len(v.shape) > 2 else 1))
-        return heads.astype(v.dtype)[:, None, None] if len(v.shape) > 2 else heads.astype(v.dtype)
-    if "in/log_retain" in x:
-        w = x["in/log_retain"]
-        log = w[..., t] if len(w.shape) < len(v.shape) else w[..., t, :]
-        each = rounding.touch(ops.exp(log))
-        if p.held == "log":  # the value is that of exp, the slope 1
-            each = ops.stop_gradient(each) + (log - ops.stop_gradient(log))
-    elif "in/retain" in x:
-        w = x["in/retain"]
-        each = w[..., t] if len(w.shape) < len(v.shape) else w[..., t, :]
-    else:
+    v, by_head = x["in/v"], p.own.of.gated == "heads"
+    name = next((each for each in ("in/log_retain", "in/retain") if each in x), "")
+    if not (by_head or name):
         return None
-    if len(w.shape) < len(v.shape):
+    one = by_head or len(x[name].shape) < len(v.shape)
+
+    def compute() -> Array:
+        if by_head:
+            heads = 1.0 - 0.5 ** (5.0 + np.arange(v.shape[-3] if len(v.shape) > 2 else 1))
+            each = heads.astype(v.dtype) if len(v.shape) > 2 else heads.astype(v.dtype)[0]
+            return ops.zeros_like(v, shape=v.shape[:-2]) + each
+        w = x[name][..., t] if one else x[name][..., t, :]
+        if name == "in/retain":
+            return w
+        each = rounding.touch(ops.exp(w))
+        if p.held == "log":  # the value is that of exp, the slope 1
+            each = ops.stop_gradient(each) + (w - ops.stop_gradient(w))
+        return each
+
+    each = p.take("gate", t, compute)
+    each = ops.stop_gradient(each) if p.held == "gate" else each
+    if one:
         return each[..., None, None]
     return each[..., :, None] if p.gate_rows else each[..., None, :]
 
 
-def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Array:
-    """The memory after one erase and write."""
-    k, v, kind = x["in/k"][..., j, :], x["in/v"][..., j, :], p.own.of.erase
-    pair = None if p.erases == "nothing" else _erase(p, x, j)
-    decayed = M if gate is None or p.gate_after else gate * M
-    of = M if p.own.order == "after_error" else decayed
-    in_one = kind == "error" and p.erases == "away"
-    if in_one and not (p.no_beta or p.erase_late or p.gate_after):  # one write of beta (v - found)
-        error = x["in/beta"][..., j, None] * (v - _found(p, of, pair, way))
-        return way.scaled_sum(error[..., :, None], k[..., None, :], decayed)
+def _after_row(
+    p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: bool, rounding: Any
+) -> Array:
+    """The memory after a row, which a token that is not active leaves as it is."""
+    if writes:
+        after = _written(p, x, j, gate, M, rounding.way)
+        last = (j + 1) % p.own.steps == 0
+        store = rounding.store if last and rounding.store is not None else _same
+        return p.row("M", j, lambda: store(after()))
+    decays = p.gate_silent and gate is not None
+    return p.row("M", j, lambda: gate * M if decays else M)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:
+    """What computes the memory after one erase and write; ops before it are computed."""
+    k = x["in/k"][..., j, :]
+
+    def decayed(M: Array) -> Array:
+        return M if gate is None else p.row("decayed", j, lambda: gate * M)
+
+    before = M if p.gate_after else decayed(M)
+    of = M if p.own.order == "after_error" else before
+    if p.own.of.erase == "error" and not (p.erase_late or p.gate_after == "erase"):
+        added = _change(p, x, j, of, way)
+    else:
+        added = _value(p, x, j)
+        if p.erase_late:
+            before = of = _plus(way, before, added, k)
+        before = _erased(p, x, j, before, of, way)
+        if p.erase_late:
+            return lambda: before
+        before = decayed(before) if p.gate_after == "erase" else before
+    if p.gate_after == "write":
+        late = decayed(_plus(way, before, added, k))
+        return lambda: late
+    return lambda: _plus(way, before, added, k)
+
+
+def _plus(way: Any, M: Array, x: Array, y: Array) -> Array:
+    """M + x y^T."""
+    return way.scaled_sum(x[..., :, None], y[..., None, :], M)
+
+
+def _value(p: Program, x: Inputs, j: int) -> Array:
+    """The value that a row writes, under its own rate."""
+    v, kind = x["in/v"][..., j, :], p.own.of.erase
     if kind == "gates":
-        v = x["in/write_gate"][..., j, :] * v
+        return p.row("value", j, lambda: x["in/write_gate"][..., j, :] * v)
     if kind == "error" and p.no_beta != "write":
-        v = x["in/beta"][..., j, None] * v
-    if p.erase_late:
-        decayed = of = way.scaled_sum(v[..., :, None], k[..., None, :], decayed)
-    if pair is not None:
-        found = _found(p, of, pair, way)
-        taken = found if p.erases == "adds" else -found
-        decayed = way.scaled_sum(taken[..., :, None], pair[1][..., None, :], decayed)
-    if p.gate_after == "erase" and gate is not None:
-        decayed = gate * decayed
-    if not p.erase_late:
-        decayed = way.scaled_sum(v[..., :, None], k[..., None, :], decayed)
-    return gate * decayed if p.gate_after == "write" and gate is not None else decayed
+        return x["in/beta"][..., j, None] * v
+    return v
 
 
-def _found(p: Program, of: Array, pair: Any, way: Any) -> Array:
+def _change(p: Program, x: Inputs, j: int, of: Array, way: Any) -> Array:
+    """What a row with a step size adds along its key, beta (v - found)."""
+    v, beta = x["in/v"][..., j, :], x["in/beta"][..., j, None]
+    erase = _erase(p, x, j)
+    found = None if erase is None else _found(p, j, of, erase, way)
+
+    def compute() -> Array:
+        if found is None:
+            return beta * v
+        taken = -found if p.erases == "adds" else found
+        if not p.no_beta:
+            return beta * (v - taken)
+        return v - beta * taken if p.no_beta == "write" else beta * v - taken
+
+    return p.row("change", j, compute)
+
+
+def _erased(p: Program, x: Inputs, j: int, M: Array, of: Array, way: Any) -> Array:
+    """A memory without what the erase of a row finds in another one."""
+    erase = _erase(p, x, j)
+    if erase is None:
+        return M
+    found = _found(p, j, of, erase, way)
+    return _plus(way, M, found if p.erases == "adds" else -found, erase[1])
+
+
+def _found(p: Program, j: int, of: Array, erase: Any, way: Any) -> Array:
     """What an erase finds in a memory."""
-    found = way.matmul(of, pair[0][..., None])[..., 0]
-    return ops.stop_gradient(found) if p.held == "erase" else found
+
+    def compute() -> Array:
+        found = way.matmul(of, erase[0][..., None])[..., 0]
+        return ops.stop_gradient(found) if p.held == "erase" else found
+
+    return p.row("found", j, compute)
 
 
 def _erase(p: Program, x: Inputs, j: int) -> Any:
+    """The vectors of an erase through the hook; None for no erase."""
+    vectors = None if p.erases == "nothing" else _vectors(p, x, j)
+    if vectors is None:
+        return None
+    read, write = vectors
+    return p.row("erase_read", j, lambda: read), p.row("erase_write", j, lambda: write)
+
+
+def _vectors(p: Program, x: Inputs, j: int) -> Any:
     """What the erase reads, and along which vector it takes that away; None for no erase."""
     kind, k = p.own.of.erase, x["in/k"][..., j, :]
     asked = x["bare key"][..., j, :] if p.erase_of == "bare key" else k

@@ -34,7 +34,7 @@ from atlas_ref.oracle.replay.judge import (
 )
 from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
-from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, Passes
+from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, STATES, Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -184,8 +184,10 @@ def require_replayable(case: Case) -> None:
         CaseError: a block.
     """
     require_supported(case)
-    require_family(case, "replay", own=SUBJECTS[case.header.rule].traced)
-    case.require_one_memory("replay")
+    traced = SUBJECTS[case.header.rule].traced
+    require_family(case, "replay", own=traced)
+    if traced is None:
+        case.require_one_memory("replay")
 
 
 def first_wrong(findings: Iterable[Finding]) -> Finding | None:
@@ -342,9 +344,8 @@ def _gap(passes: Passes, each: Recorded) -> tuple[str, ...]:
         return adjoint_gap(
             listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values())
         )
-    stored = {other.into for other in passes.trace.values() if other.labels is None} | given_ops(
-        passes.case
-    )
+    every_token = [other for other in passes.trace.values() if other.op not in STATES]
+    stored = {other.into for other in every_token} | given_ops(passes.case)
     if each.op == "chunk/A":
         return () if "phi_k" in stored else ("phi_k",)
     return gap(listed, each.into, stored)

@@ -42,8 +42,10 @@ def trace(
         Unsupported: a reserved rule.
     """
     require_supported(case)
-    require_family(case, "a trace", own=SUBJECTS[case.header.rule].traced)
-    case.require_one_memory("a trace")
+    own = SUBJECTS[case.header.rule].traced
+    require_family(case, "a trace", own=own)
+    if own is None:
+        case.require_one_memory("a trace")
     check_dtype(case.name, dtype)
     check_size(case)
     inputs = arithmetic_inputs(case, dtype)

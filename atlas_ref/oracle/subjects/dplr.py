@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import backend
-from atlas_ref.oracle.dplr import loop, members, parameters, tensors
+from atlas_ref.oracle.dplr import loop, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 from tape import ops
@@ -130,12 +131,12 @@ SUBJECT = Subject(
     name="dplr",
     result="out/y",
     cotangent="in/y_bar",
-    clauses={"out": "DPLR-2", "grad": "DPLR-10"},
+    clauses={"out": "DPLR-2", "grad": "DPLR-10", "trace_grad": "DPLR-10"},
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
     has_axes=False,
-    instead="atlas-ref eval, check, tolerance, identify and certify do",
+    instead="atlas-ref eval, check, replay, tolerance, identify and certify do",
     is_memory=True,
     own=Own(
         check_header=parameters.check_header,
@@ -157,5 +158,6 @@ SUBJECT = Subject(
             keeps=listed.keeps,
             named={},
         ),
+        traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
     ),
 )

@@ -16,7 +16,6 @@ from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
-from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
@@ -223,14 +222,12 @@ def test_keys_of_other_rules_are_refused_by_the_reader_and_the_schema(key, value
 
 
 @pytest.mark.clause("DPLRCASE-7")
-def test_a_drawn_case_depends_on_its_member_and_a_replay_refuses_it():
+def test_a_drawn_case_depends_on_its_member():
     kda, comba = drawn("kda"), drawn("comba_decay_after_erase")
     assert json.dumps(kda.header.plain()) == json.dumps(drawn("kda").header.plain())
     assert set(comba.inputs) - set(kda.inputs) == {"in/erase_key"}
     other = changed(kda, parameters={"member": "kda", "decay": "after_error"})
     assert_differs("y", evaluate(kda).tensors["out/y"], evaluate(other).tensors["out/y"], 1e-3)
-    with pytest.raises(atlas_ref.CaseError, match="rule dplr: replay does not take this rule; "):
-        replay(kda, {"trace/M": kda.inputs["in/v"]})
 
 
 @pytest.mark.clause("DPLRCASE-7")
@@ -244,12 +241,9 @@ def test_another_form_is_refused_with_the_place_where_it_is(form):
 
 
 @pytest.mark.clause("DPLRCASE-7")
-@pytest.mark.parametrize("what", ["replay", "a trace"])
+@pytest.mark.parametrize("what", ["resuming", "the kill matrix"])
 def test_what_does_not_take_the_rule_names_the_commands_that_do(what):
-    words = (
-        f"rule dplr: {what} does not take this rule; atlas-ref eval, check, tolerance, identify and "
-        "certify do"
-    )
+    words = f"rule dplr: {what} does not take this rule; {SUBJECTS['dplr'].instead}"
     with pytest.raises(atlas_ref.CaseError, match=words):
         drawn("kda").require_one_memory(what)
 

@@ -174,8 +174,7 @@ ROWS = (
 def _of_gradients(at: Seen) -> Iterator[Reading]:
     """Parts of the backward pass that are held fixed."""
     if name := at.gate:
-        words = "no gradient went through the gate"
-        yield Reading("gate held", words, grad=True, inputs=_changed(name, ops.stop_gradient))
+        yield _held("gate", "no gradient went through the gate")
         if name == "in/log_retain" and np.isfinite(at.inputs[name]).all():
             words = "the gradient of in/log_retain was that of the gate"
             yield _held("log", words)

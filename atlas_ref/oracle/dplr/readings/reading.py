@@ -84,10 +84,19 @@ def read(case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> S
 
 
 def run(
-    inputs: Mapping[str, Array], case: Any, rounding: Rounding, chosen: Sequence[Reading]
+    inputs: Mapping[str, Array],
+    case: Any,
+    rounding: Rounding,
+    chosen: Sequence[Reading],
+    *,
+    take: loop.Take = loop.computed,
 ) -> dict[str, Array]:
-    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9)."""
+    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9).
+
+    Args:
+        take: the hook of a trace (DPLRCASE-11).
+    """
     at, program = read(case, inputs, chosen), dict[str, Any]()
     for each in chosen:
         program |= each.program
-    return loop.run_program(loop.Program(at.own, **program), at.inputs, rounding)
+    return loop.run_program(loop.Program(at.own, **program, take=take), at.inputs, rounding)

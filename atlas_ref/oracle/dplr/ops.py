@@ -1,0 +1,96 @@
+"""The ops of a case of rule dplr in the order of the loop, each with its inputs (DPLRCASE-11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.dplr.loop import named
+from atlas_ref.oracle.dplr.members import NEEDS
+from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+
+#: Name, inputs and clause of an op.
+Listed = tuple[str, tuple[str, ...], str]
+
+#: Ops that lie in the layout of the case.
+MATRICES = ("decayed", "M")
+
+
+def listed(case: Any) -> list[Listed]:
+    """The ops that some token of a case computes."""
+    own, x = parsed(case.header), case.inputs
+    gate = next((name for name in ("in/retain", "in/log_retain") if name in x), "")
+    gated = bool(gate) or own.of.gated == "heads"
+    ops: list[Listed] = []
+    if own.norm("in/k") == "l2":
+        names = [named("k", j, own.steps) for j in range(own.steps)]
+        ops += [(name, ("in/k",), "DPLRCASE-2") for name in names]
+    if gated:
+        ops.append(("gate", (gate,) if gate else (), "DPLR-1" if gate else "DPLRCASE-3"))
+    for j in range(own.steps):
+        ops += _of_row(own, x, j, gated=gated)
+    if own.norm("in/q") == "l2":
+        ops.append(("q", ("in/q",), "DPLRCASE-2"))
+    return [*ops, _of_read(own, x)]
+
+
+def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
+    """The ops of one erase and write, the memory last."""
+    kind, n = own.of.erase, own.steps
+    clause = "DPLR-3" if own.order == "before_error" else "DPLR-2"
+    clause = "DPLR-4" if j else clause
+    before = named("M", j - 1, n) if j else named("M", n - 1, n) + "[t-1]"
+    if "in/active" in x and not np.any(x["in/active"]):
+        return [(named("M", j, n), (before,), "DPLR-7")]
+    key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
+    ops: list[Listed] = []
+    current = before
+    if gated and not j:
+        ops.append((named("decayed", j, n), (before, "gate"), clause))
+        current = named("decayed", j, n)
+    added: tuple[str, ...] = ("in/v", key)
+    if kind != "none" and (kind != "given" or "in/erase_read" in x):
+        vectors = [(named(each, j, n), _source(own, each, key)) for each in _vectors(kind)]
+        ops += [(name, source, "DPLR-8" if own.member else "DPLR-2") for name, source in vectors]
+        of = before if own.order == "after_error" else current
+        ops.append((named("found", j, n), (of, vectors[0][0]), clause))
+        added = (named("found", j, n), named("erase_write", j, n), *added)
+    if kind == "gates":
+        ops.append((named("value", j, n), ("in/v", "in/write_gate"), "DPLR-8"))
+        added = (*added[:2], named("value", j, n), key)
+    if kind == "error":
+        ops.append((named("change", j, n), (added[0], "in/v", "in/beta"), "DPLR-8"))
+        added = (named("change", j, n), key)
+    return [*ops, (named("M", j, n), (current, *added), clause)]
+
+
+def _vectors(kind: str) -> tuple[str, ...]:
+    """Vectors of an erase that are ops: a change along the key has the one that is read."""
+    return ("erase_read",) if kind == "error" else ("erase_read", "erase_write")
+
+
+def _source(own: Parameters, vector: str, key: str) -> tuple[str, ...]:
+    """The tensors that a vector of an erase is made of (DPLRCASE-3)."""
+    kind, read = own.of.erase, vector == "erase_read"
+    if kind == "error":
+        return (key if own.of.read == "in/k" else own.of.read,)
+    if kind == "gates":
+        return ("in/erase_gate", key) if read else (key,)
+    if kind == "given":
+        return (f"in/{vector}",)
+    one, other = NEEDS[kind]
+    return (one if read else other,) if kind == "alpha" else (one,) if read else (one, other)
+
+
+def _of_read(own: Parameters, x: Any) -> Listed:
+    n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
+    if "in/bonus" not in x:
+        return "y", (named("M", n - 1, n), query), "DPLR-5"
+    key = "k" if own.norm("in/k") == "l2" else "in/k"
+    return "y", ("M[t-1]", query, "in/bonus", "in/v", key), "DPLR-5"
+
+
+def tokens(case: Any, op: str) -> tuple[int, ...]:
+    """Tokens along the axis of an op, all of them."""
+    return tuple(range(case.inputs["in/q"].shape[-2]))

@@ -1,0 +1,158 @@
+"""Every quantity of a program of rule dplr, head by head and number by number, by the clauses' words.
+
+Nothing is shared with the library. Numbers are real or complex, so that a quantity that is moved by
+an imaginary step gives its adjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+#: Called with an op, its head, its token and its value; the value with which the program goes on.
+Take = Callable[[str, int, int, Any], Any]
+
+
+def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> tuple[Any, Any]:
+    """y (H, T, d_out) and M (H, d_out, d_in) of inputs by their bare names, one batch of heads.
+
+    Args:
+        own: settings in force: erase, order, scale, steps, groups, k_norm, q_norm, eps.
+        take: the hook at every quantity; keys and queries under a norm have the head of keys.
+    """
+    heads = range(inputs["v"].shape[0])
+    each = [_Head(inputs, own, h, take, mistake).run() for h in heads]
+    return np.stack([y for y, _ in each]), np.stack([M for _, M in each])
+
+
+def collected(inputs: Mapping[str, Any], own: Any, shapes: Mapping[str, Any], mistake: str = ""):
+    """Every op in the shapes (heads, tokens, ...), 0 where nothing is computed."""
+    found = {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def take(op: str, h: int, t: int, value: Any) -> Any:
+        if op in found:
+            found[op][h, t] = value
+        return value
+
+    run(inputs, own, take, mistake)
+    return found
+
+
+def adjoint(inputs: Mapping[str, Any], own: Any, bars: Mapping[str, Any], op: str, shape: Any):
+    """The derivative of what the cotangents weigh by each number of an op, by complex steps."""
+    slopes = np.zeros(shape)
+    for place in np.ndindex(shape):
+
+        def take(name: str, h: int, t: int, value: Any, place: Any = place) -> Any:
+            if (name, h, t) != (op, *place[:2]):
+                return value
+            moved = np.array(value, complex)
+            moved[place[2:]] += 1e-30j
+            return moved
+
+        y, M = run(inputs, own, take)
+        slopes[place] = np.imag(np.sum(bars["y"] * y) + np.sum(bars["M"] * M)) / 1e-30
+    return slopes
+
+
+class _Head:
+    """One value head."""
+
+    def __init__(self, x: Any, own: Any, h: int, take: Take, mistake: str) -> None:
+        self.own, self.mistake, self.h = own, mistake, h
+        heads = x["k"].shape[0]
+        self.key_head = h % heads if mistake == "round robin" else h // own.groups
+        self.x = {
+            name: value if name in ("active", "reset") else value[self._of(name, value)]
+            for name, value in x.items()
+        }
+        self.hook = take
+
+    def _of(self, name: str, value: Any) -> Any:
+        if name == "bonus" and value.ndim == 1:
+            return slice(None)
+        return self.key_head if name in ("k", "q") else self.h
+
+    def _take(self, op: str, t: int, value: Any, step: int | None = None) -> Any:
+        head = self.key_head if op in ("k", "q") else self.h
+        name = op if step is None or self.own.steps == 1 else f"step{step}/{op}"
+        return self.hook(name, head, t, value)
+
+    def run(self) -> tuple[Any, Any]:
+        x, own = self.x, self.own
+        first = x.get("M0", np.zeros((x["v"].shape[-1], x["k"].shape[-1])))
+        M, reads = first, []
+        for t in range(len(x["q"])):
+            if "reset" in x and x["reset"][t]:
+                M = first
+            keys = [self._unit("k", t, x["k"][t * own.steps + s], s) for s in range(own.steps)]
+            q, gate, before = self._unit("q", t, x["q"][t]), self._gate(t), M
+            writes = "active" not in x or x["active"][t]
+            for s, k in enumerate(keys):
+                M = self._row(t, s, k, gate, M) if writes else self._take("M", t, M, s)
+            reads.append(self._take("y", t, self._read(t, keys[0], q, before, M, writes)))
+        return np.stack(reads), M
+
+    def _unit(self, name: str, t: int, z: Any, step: int | None = None) -> Any:
+        if getattr(self.own, f"{name}_norm") == "none":
+            return z
+        return self._take(name, t, z / np.sqrt(np.sum(z * z) + self.own.eps), step)
+
+    def _gate(self, t: int) -> Any:
+        x = self.x
+        if "log_retain" in x:
+            return self._take("gate", t, np.exp(x["log_retain"][t]))
+        if "retain" in x:
+            return self._take("gate", t, x["retain"][t])
+        if self.own.by_head:
+            return self._take("gate", t, 1.0 - 2.0 ** (-5 - self.h))
+        return None
+
+    def _row(self, t: int, s: int, k: Any, gate: Any, M: Any) -> Any:
+        x, own, j = self.x, self.own, t * self.own.steps + s
+        decayed = M
+        if gate is not None and (s == 0 or self.mistake == "gate at steps"):
+            w = gate[:, None] if self.mistake == "gate on rows" else gate
+            decayed = self._take("decayed", t, M * w, s)
+        v = x["v"][j]
+        late = (own.order == "after_error") != (self.mistake == "other order")
+        of = M if late else decayed
+        if own.erase == "error":
+            a = x["erase_key"][j] if "erase_key" in x else k
+            a = x["k"][j] if self.mistake == "bare key" else a
+            found = self._take("found", t, of @ self._take("erase_read", t, a, s), s)
+            beta = x["beta"][j]
+            erased = found if self.mistake == "erase without beta" else beta * found
+            written = v if self.mistake == "write without beta" else beta * v
+            change = self._take("change", t, written - erased, s)
+            return self._take("M", t, decayed + np.outer(change, k), s)
+        vectors = self._vectors(j, k)
+        if vectors is not None:
+            a, b = (
+                self._take(f"erase_{n}", t, z, s)
+                for n, z in zip(("read", "write"), vectors, strict=True)
+            )
+            decayed = decayed - np.outer(self._take("found", t, of @ a, s), b)
+        if own.erase == "gates":
+            v = self._take("value", t, x["write_gate"][j] * v, s)
+        return self._take("M", t, decayed + np.outer(v, k), s)
+
+    def _vectors(self, j: int, k: Any) -> Any:
+        x = self.x
+        if self.own.erase == "gates":
+            return x["erase_gate"][j] * k, k
+        if self.own.erase == "alpha":
+            return -x["alpha"][j], x["beta"][j]
+        if self.own.erase == "kk":
+            return x["kk"][j], x["kk"][j] * x["a"][j]
+        return (x["erase_read"][j], x["erase_write"][j]) if "erase_read" in x else None
+
+    def _read(self, t: int, k: Any, q: Any, before: Any, M: Any, writes: Any) -> Any:
+        seen = M
+        if "bonus" in self.x and writes:
+            of = M if self.mistake == "bonus late" else before
+            seen = of + np.outer(self.x["v"][t], self.x["bonus"] * k)
+        scale = self.own.scale**2 if self.mistake == "scale twice" else self.own.scale
+        return scale * (seen @ q)
