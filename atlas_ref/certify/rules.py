@@ -77,13 +77,17 @@ def _single(w: Write) -> Matrix:
 
 
 def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
-    """momentum S + a g, or - a g under momentum_sign minus (OMEGA-6).
+    """momentum S + a g, or - a g under momentum_sign minus (OMEGA-6), CONV-64.
 
     Without a momentum gate it is a g alone (GATES-4).
     """
     entering = _times(a, g if w.convention.momentum_sign == "plus" else -g)
     m = w.token.gates.get("momentum")
-    return entering if m is None else scaled(m, w.S) + entering
+    if m is None:
+        return entering
+    if w.convention.momentum_kind == "average":
+        entering = scaled((-m).plus(arb(1)), entering)
+    return scaled(m, w.S) + entering
 
 
 def _memory(w: Write, b: Matrix | None, U: Matrix) -> Matrix:

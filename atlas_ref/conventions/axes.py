@@ -46,6 +46,9 @@ class Convention(Frozen):
     momentum_sign: Literal["plus", "minus"] = Field(
         "plus", description="S holds +gradient and M subtracts, or S holds the negative and M adds"
     )
+    momentum_kind: Literal["sum", "average"] = Field(
+        "sum", description="what enters S: a g, or (1 - momentum) a g, so that S is an average"
+    )
     direction: Literal["descent", "ascent"] = Field(
         "descent",
         description="ascent moves M the other way: an error of print, kept so that it can be named",

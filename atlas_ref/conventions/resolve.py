@@ -56,7 +56,7 @@ def resolve(
     """
     if isinstance(value, Convention):
         _newton_schulz(None, value.newton_schulz, rule)
-        return value
+        return _possible(value, rule)
     preset, changes = axes_of(value, Convention, PRESETS, default="spec", what="convention")
     if null := [axis for axis, setting in changes.items() if setting is None]:
         raise ValueError(f"convention: {null[0]}: null is not a value")
@@ -66,7 +66,20 @@ def resolve(
     chosen.setdefault("rate", "both" if rule == "omega" and settings != "none" else "momentum")
     forget = rule not in ("omega", "deep_memory") and level == "token"
     chosen.setdefault("gate", "forget" if forget else "retain")
-    return _validated(chosen)
+    return _possible(_validated(chosen), rule)
+
+
+def _possible(convention: Convention, rule: str) -> Convention:
+    """The convention, unless its momentum is an average where none is defined (CONV-64)."""
+    if convention.momentum_kind == "average":
+        if rule == "deep_memory":
+            raise ValueError("convention: momentum_kind average is not defined for deep_memory")
+        if convention.argument == "nesterov":
+            raise ValueError(
+                "convention: momentum_kind average is not defined for newton_schulz.argument "
+                "nesterov"
+            )
+    return convention
 
 
 def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Convention:

@@ -54,12 +54,13 @@ def void_axes(
         return steps | void
     if rule == "hebbian":
         no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign"]
+        no_error += ["momentum_kind"]
         void |= dict.fromkeys(no_error, "hebbian has no error and no rate")
         if c.read != "chunk_start":
             void["reference"] = "hebbian has no error, and no read needs a span"
         c = effective(c, rule=rule)
     if rule == "delta":
-        void["momentum_sign"] = "delta has no momentum"
+        void |= dict.fromkeys(["momentum_sign", "momentum_kind"], "delta has no momentum")
     if c.reference == "zero":
         void["decay"] = "the reference is zero"
     if c.gate == "none":

@@ -211,6 +211,8 @@ def _gates(rule: Rule, config: Any, tokens: run.Tokens) -> dict[str, Array]:
     momentum = None
     if rule.has_momentum:
         momentum = ops.zeros_like(one) if tokens.momentum is None else column(tokens.momentum)
+        if convention.momentum_kind == "average":
+            rate_in = (1.0 - momentum) * rate_in  # CONV-64
     if tokens.active is not None and not np.all(tokens.active):
         active = np.asarray(tokens.active)[:, None]
         retain, rate_in, rate_out = (

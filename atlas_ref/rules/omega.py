@@ -71,11 +71,9 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        sequence.require_span(self.convention, self.span)
-        if (
-            self.convention.order == "momentum_then_window"
-            and self.convention.argument == "written_back"
-        ):
+        c = self.convention
+        sequence.require_span(c, self.span)
+        if c.order == "momentum_then_window" and c.argument == "written_back":
             raise ValueError(
                 "newton_schulz.argument: written_back is not defined for order momentum_then_window"
             )
@@ -336,9 +334,10 @@ def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
 
 
 def _momentum(config: Config, S: Array, step: Array, gates: Gates) -> Array:
-    """S_t from S_{t-1} and a_t g_t, with the sign of momentum_sign (OMEGA-6, CONV-8)."""
+    """S_t from S_{t-1} and a_t g_t, with the sign of momentum_sign (OMEGA-6, CONV-8, CONV-64)."""
+    m, average = gates.momentum, config.convention.momentum_kind == "average"
     signed = step if config.convention.momentum_sign == "plus" else -step
-    return signed if gates.momentum is None else gates.momentum * S + signed
+    return signed if m is None else m * S + ((1.0 - m) * signed if average else signed)
 
 
 def _times(factor: Array, x: Array) -> Array:

@@ -131,7 +131,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
     """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to
-    CONV-10).
+    CONV-10, CONV-64).
     """
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
@@ -150,6 +150,8 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
     h, h_memory = gates.step_size, gates.step_size_memory
     to_momentum = gradient if convention.rate in ("memory", "none") else h * gradient
+    if convention.momentum_kind == "average" and gates.momentum is not None:
+        to_momentum = (1.0 - gates.momentum) * to_momentum
     if convention.momentum_sign == "minus":
         to_momentum = -to_momentum
     S = to_momentum if gates.momentum is None else gates.momentum * state.S + to_momentum

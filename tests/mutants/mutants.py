@@ -697,6 +697,13 @@ FORWARD: tuple[Mutant, ...] = (
         values("norms"),
     ),
     Mutant(
+        "average-is-sum",
+        "an average of gradients is their sum",
+        "atlas_ref.rules.titans_lmm:update",
+        Edited('convention.momentum_kind == "average"', "False"),
+        values("average"),
+    ),
+    Mutant(
         "norm-eps-ignored",
         "norms of keys have the default eps",
         "atlas_ref.parts.norms:keys_normalised",

@@ -133,6 +133,7 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
         scaled(1e-3, "in/k", "in/q"),
         {},
     ),
+    "average": (request("titans_lmm", convention={"momentum_kind": "average"}), None, {}),
     "norm-add": (
         request(convention={**NONE, "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"}),
         None,

@@ -177,6 +177,11 @@ class Sequence:
         """The factor m_t, 0 when the case has no momentum."""
         return self.tensors["in/momentum"][t] if "in/momentum" in self.tensors else 0.0
 
+    def share(self, t: int) -> Any:
+        """The share of a gradient that enters S: 1, or 1 - m_t of an average."""
+        average = self.convention["momentum_kind"] == "average"
+        return 1.0 - self.momentum(t) if average else 1.0
+
     def rates(self, t: int) -> tuple[Any, Any]:
         """The rates (a, b) = (h, 1), (1, h), (h, h), (h, h') or (1, 1)."""
         rate = self.convention["rate"]
@@ -286,9 +291,8 @@ class Sequence:
         """
         token, (a, b), (into_s, into_m) = state.tokens[-1], self.rates(t), self.signs()
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
-        state.S = rows(self.momentum(t), state.S) + into_s * rows(
-            a, self.scale() * np.outer(error, token.phi)
-        )
+        gradient = rows(self.share(t), self.scale() * np.outer(error, token.phi))
+        state.S = rows(self.momentum(t), state.S) + into_s * rows(a, gradient)
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, state.S)
 
     def write_omega(self, state: State, t: int) -> None:
@@ -300,13 +304,13 @@ class Sequence:
         (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
         if self.window_first:
             gradient = self.window_gradient(state, t)
-            state.S = rows(m, state.S) + into_s * rows(a, gradient)
+            state.S = rows(m, state.S) + into_s * rows(a, rows(self.share(t), gradient))
             summed = state.S
         else:
             token = state.tokens[-1]
             error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
             gradient = self.scale() * np.outer(error, token.phi)
-            state.S = rows(m, state.S) + into_s * rows(a, gradient)
+            state.S = rows(m, state.S) + into_s * rows(a, rows(self.share(t), gradient))
             summed = self.zero
             for j, momentum in enumerate(reversed([*state.momenta, state.S])):
                 summed = summed + self.weight(state, t, j) * momentum

@@ -20,6 +20,7 @@ SPEC: dict[str, Any] = {
     "decay": "after_error",
     "gradient_scale": 1,
     "momentum_sign": "plus",
+    "momentum_kind": "sum",
     "direction": "descent",
     "value_sign": "minus",
     "read": "after",

@@ -112,13 +112,17 @@ class Traced(Sequence):
     def write_titans_lmm(self, state: State, t: int) -> None:
         (a, b), (into_s, into_m) = self.rates(t), self.signs()
         g = self.gradient(state, t, self.residuals(state, t))
-        state.S = self.note("S", t, rows(self.momentum(t), state.S) + into_s * rows(a, g))
+        state.S = self.note(
+            "S", t, rows(self.momentum(t), state.S) + into_s * rows(a, rows(self.share(t), g))
+        )
         state.M = self.note("M", t, rows(self.retain(t), state.M) + into_m * rows(b, state.S))
 
     def write_omega(self, state: State, t: int) -> None:
         (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
         g = self.gradient(state, t, self.residuals(state, t))
-        state.S = summed = self.note("S", t, rows(m, state.S) + into_s * rows(a, g))
+        state.S = summed = self.note(
+            "S", t, rows(m, state.S) + into_s * rows(a, rows(self.share(t), g))
+        )
         if not self.window_first:
             summed = self.zero
             for j, momentum in enumerate(reversed([*state.momenta, state.S])):

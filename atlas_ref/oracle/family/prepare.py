@@ -148,7 +148,7 @@ class Prepared:
             retain=per_token("retain", self._retain, "gate"),
             decay=per_token("decay", self._decay, "gate", "decay"),
             momentum=per_token("momentum", lambda each: self.column("momentum", each)),
-            a=per_token("a", self._a, "rate"),
+            a=per_token("a", self._a, "rate", "momentum_kind"),
             b=per_token("b", self._b, "rate", "direction"),
             weights=variants(
                 self._weights,
@@ -283,11 +283,14 @@ class Prepared:
         return self._retain(c) if c.decay == "before_error" else None
 
     def _a(self, c: Convention) -> Array:
-        return (
-            self.column("step_size", c)
-            if c.rate in ("momentum", "both", "split") and self.rule.has_error
-            else None
-        )
+        """The factor of the gradient in S; under momentum_kind average 1 - m is part of it."""
+        a = None
+        if c.rate in ("momentum", "both", "split") and self.rule.has_error:
+            a = self.column("step_size", c)
+        m = self.column("momentum", c) if self.rule.has_momentum else None
+        if c.momentum_kind == "sum" or m is None:
+            return a
+        return 1.0 - m if a is None else (1.0 - m) * a
 
     def _b(self, c: Convention) -> Array:
         if not self.rule.has_error:

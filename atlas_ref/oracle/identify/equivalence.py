@@ -186,6 +186,21 @@ def _momentum_sign(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason 
     return None
 
 
+def _momentum_kind(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    """Reason why a sum and an average of gradients are one function (CONV-65)."""
+    if n.still:
+        return "CONV-65", "there is no momentum"
+    c = n.convention
+    hides = c.has_newton_schulz and c.argument == "S" and c.newton_schulz_settings.scale != "norm"
+    rests = n.from_rest and not {"out/S", "grad/S0"} & names and not n._is("momentum", 1.0)
+    if hides and rests and n.constant("momentum") and n.scalar("momentum"):
+        return (
+            "CONV-65",
+            "momentum is constant and S0 is 0, so Newton-Schulz hides the factor up to eps",
+        )
+    return None
+
+
 def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     pair, h = {a, b}, n.header
     if pair == {"chunk_start", "running"} and h.span == 1:
@@ -308,6 +323,7 @@ TESTS: dict[str, Test] = {
     "gradient_scale": _gradient_scale,
     "rate": _rate,
     "momentum_sign": _momentum_sign,
+    "momentum_kind": _momentum_kind,
     "read": _read,
     "reference": _reference,
     "span_origin": _span_origin,

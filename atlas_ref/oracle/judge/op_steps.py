@@ -49,13 +49,11 @@ def evaluate(
     if op == "gradient":
         return steps.gradient(way, inputs["weights"], inputs["residual"], inputs["keys"])
     if op == "S":
-        a = optional("a")
-        signed = (
-            -inputs["gradient"]
-            if c is not None and c.momentum_sign == "minus"
-            else inputs["gradient"]
-        )
-        return steps.momentum(way, optional("momentum"), inputs["S"], a, signed)
+        a, m, g = optional("a"), optional("momentum"), inputs["gradient"]
+        if c is not None and c.momentum_kind == "average" and m is not None:
+            a = steps.times(a, 1.0 - m)  # CONV-64
+        g = -g if c is not None and c.momentum_sign == "minus" else g
+        return steps.momentum(way, m, inputs["S"], a, g)
     if op == "M":
         adds = c is not None and (c.momentum_sign == "minus") != (c.direction == "ascent")
         U = -inputs["U"] if adds else inputs["U"]

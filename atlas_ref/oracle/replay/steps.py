@@ -80,6 +80,8 @@ def momentum(
 ) -> Array:
     """S_t = m_t S_{t-1} +- a_t g_t (OMEGA-6, TITANS-3); `factor` is m_t, None for 0."""
     change = times(a, g)
+    if config.convention.momentum_kind == "average" and factor is not None:
+        change = (1.0 - factor) * change
     signed = change if config.convention.momentum_sign == "plus" else -change
     return signed if factor is None else way.scaled_sum(factor, before, signed)
 
