@@ -269,17 +269,17 @@ def _value(p: Program, x: Inputs, j: int) -> Array:
 
 def _change(p: Program, x: Inputs, j: int, of: Array, way: Any) -> Array:
     """What a row with a step size adds along its key, beta (v - found)."""
-    v, beta = x["in/v"][..., j, :], x["in/beta"][..., j, None]
+    v, rate = x["in/v"][..., j, :], x["in/beta"][..., j, None]
     erase = _erase(p, x, j)
     found = None if erase is None else _found(p, j, of, erase, way)
 
     def compute() -> Array:
         if found is None:
-            return beta * v
+            return rate * v
         taken = -found if p.erases == "adds" else found
         if not p.no_beta:
-            return beta * (v - taken)
-        return v - beta * taken if p.no_beta == "write" else beta * v - taken
+            return rate * (v - taken)
+        return v - rate * taken if p.no_beta == "write" else rate * v - taken
 
     return p.row("change", j, compute)
 
