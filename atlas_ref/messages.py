@@ -88,7 +88,9 @@ def _plain_words(problem: Any) -> str:
         return f"must have at least {context['min_length']} entry, found {context['actual_length']}"
     if problem["type"] == "too_long":
         return f"must have at most {context['max_length']} entries"
-    text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    text = str(problem["msg"]).removeprefix("Assertion failed, ")
+    if problem["type"] == "value_error":  # our own words, which may begin with the name of a tensor
+        return text.removeprefix("Value error, ")
     text = (
         text.replace("Input should be a valid integer", "must be an integer")
         .replace("Input should be", "must be")

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atlas_ref import backend
 from tape.core import Array, plain, shape
@@ -223,12 +223,33 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 class Pulse(Frozen):
-    """Whether a memory writes at this token.
+    """The levels that write at one step, and the phase (PULSE-1, PULSE-10).
 
     Attributes:
-        step: number of the token, counted by the caller.
-        active: True to write and read; False to read only (the token still enters the window).
+        step: number of the step.
+        active: for each level, whether it writes; elsewhere it reads only, and the token still
+            enters its window.
+        phase: build, where the outer loop learns; test and stream, where it does not.
+        chunk_boundaries: for each level, whether a chunk of its begins with this step; empty where
+            a pulse comes from a conductor alone, which knows no state.
     """
 
-    step: int = 0
-    active: bool = True
+    step: Annotated[int, Field(ge=0)] = 0
+    active: tuple[bool, ...] = (True,)
+    phase: Literal["build", "test", "stream"] = "build"
+    chunk_boundaries: tuple[bool, ...] = ()
+
+    def is_active(self, level: int) -> bool:
+        """Whether a level, counted from 0, writes at this step.
+
+        Raises:
+            ValueError: a level that is none of them.
+        """
+        if not 0 <= level < len(self.active):
+            raise ValueError(f"level: {level}, expected one of {len(self.active)}, counted from 0")
+        return self.active[level]
+
+    @property
+    def learns(self) -> bool:
+        """Whether the outer loop runs: in phase build alone. No inner loop asks (PULSE-8)."""
+        return self.phase == "build"

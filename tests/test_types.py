@@ -404,11 +404,11 @@ def test_trusted_and_replaced_skip_validation_and_copy_nothing() -> None:
 
 
 @pytest.mark.clause("CONV-32")
-def test_a_pulse_is_a_number_and_a_switch() -> None:
-    assert (Pulse().step, Pulse().active) == (0, True)
-    assert Pulse.model_validate_json(json.dumps({"step": 4, "active": False})) == Pulse(
-        step=4, active=False
+def test_a_pulse_is_a_number_and_a_switch_for_each_level() -> None:
+    assert (Pulse().step, Pulse().active, Pulse().learns) == (0, (True,), True)
+    assert Pulse.model_validate_json(json.dumps({"step": 4, "active": [False]})) == Pulse(
+        step=4, active=(False,)
     )
-    for bad in ({"step": 1.5}, {"active": 1}, {"level": 0}):
+    for bad in ({"step": 1.5}, {"step": -1}, {"active": True}, {"level": 0}, {"phase": "train"}):
         with pytest.raises(ValidationError):
             Pulse(**bad)

@@ -137,8 +137,11 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
         if convention.norm_place == "before_phi"
         else k
     )
-    inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
-    if rule_of(config).has_window:
+    rule, gate_set = rule_of(config), params.gates
+    if not rule.has_momentum:  # parameters of a rule that has one may be shared (CONTRACT-8)
+        gate_set = gate_set.replaced(momentum=None)
+    inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(gate_set, gated_key, v)}
+    if rule.has_window:
         weights = config.window_weights
         static = window.by_lag(
             weights, params.window, window=config.window, heads=config.heads, like=k
@@ -204,7 +207,7 @@ def hidden_gate(params: gates.HiddenGateParams, x: Array) -> Array:
 
 def check_params(config: Any, params: Any, x: Array) -> None:
     """Check parameters and tokens against a rule's configuration; a momentum gate may be absent
-    (GATES-4).
+    (GATES-4), and a rule without a momentum does not read it (CONTRACT-8).
 
     Raises:
         ValueError: names what is wrong, and what the rule needs.
@@ -217,7 +220,7 @@ def check_params(config: Any, params: Any, x: Array) -> None:
     extra = [
         name
         for name, gate in params.gates.__dict__.items()
-        if gate is not None and name not in rule.gates
+        if gate is not None and name not in (*rule.gates, "momentum")
     ]
     extra += [name for name in ("phi", "window") if getattr(params, name) and not rule.has_window]
     if extra:
@@ -271,15 +274,21 @@ def run_tokens(
     return sequence.run(rule, of_computed(config), tokens, state, phi=params.phi)
 
 
-def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tuple[Any, Array]:
-    """Run one token: project, gate, write if the pulse is active, read (OMEGA-2).
+def step(
+    config: Any, params: Params, state: Any, x: Array, pulse: Pulse, *, level: int = 0
+) -> tuple[Any, Array]:
+    """Run one token: project, gate, write if the pulse is active, read (OMEGA-2, CONTRACT-4).
 
     Args:
         x (B, d_model): tokens.
         state: leading axes (B, H).
+        level: that the memory is among those of the pulse, counted from 0.
 
     Returns:
         state, y (B, H, d_out).
+
+    Raises:
+        ValueError: a level that the pulse does not have, or what `run_tokens` refuses.
     """
     state, y = run_tokens(
         rule_of(config),
@@ -287,6 +296,6 @@ def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tup
         params,
         ops.expand_dims(x, -2),
         state,
-        active=np.array([pulse.active]),
+        active=np.array([pulse.is_active(level)]),
     )
     return state, y[..., 0, :]

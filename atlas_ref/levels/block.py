@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 
 from atlas_ref import backend
 from atlas_ref.layers import projection
-from atlas_ref.levels.level import Level, run_level
+from atlas_ref.levels.level import Level, begins_chunk, run_level
 from atlas_ref.levels.pulse import SETTINGS, Conductor, Unit
 from atlas_ref.rules.checks import precision
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Dims, Frozen, Pulse
 from tape import ops, plain
 
 #: Distance of the seeds of two levels, so that no two blocks share a level's parameters.
@@ -217,6 +217,14 @@ def step(config: Config, params: Params, context: Context, x: Array) -> tuple[Co
     """
     context, y = run(config, params, ops.expand_dims(x, -2), context)
     return context, y[..., 0, :]
+
+
+def pulse(config: Config, context: Context) -> Pulse:
+    """The pulse of the next step, with the levels whose chunks begin there (PULSE-10)."""
+    begin = zip(config.levels, context.states, strict=True)
+    return context.conductor.pulse.replaced(
+        chunk_boundaries=tuple(begins_chunk(level, state) for level, state in begin)
+    )
 
 
 def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:

@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from atlas_ref import backend
-from atlas_ref.levels.pulse import Conductor, Pulse
-from atlas_ref.types import Array, Frozen
+from atlas_ref.levels.pulse import Conductor
+from atlas_ref.types import Array, Frozen, Pulse
 from tape import TapeError
 from tape.nested import flatten, matched
 

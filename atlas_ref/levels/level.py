@@ -102,6 +102,12 @@ class Level(Frozen):
         return projection.cast(params.replaced(gates=params.gates.replaced(**changed)), dtype)
 
 
+def begins_chunk(level: Level, state: Any) -> bool:
+    """Whether a span of the level begins with the next token (PULSE-10)."""
+    span = level.config.span
+    return span is not None and state.position % span == 0
+
+
 def run_level(
     level: Level, params: Any, x: Array, state: Any, origin: Any, active: Array, reset: Array
 ) -> tuple[Any, Array]:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref import types
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Frozen, Pulse
 
 #: Periods of four levels, from the fastest to the slowest (PULSE-2).
 PERIODS = (1, 8, 64, 512)
@@ -25,39 +24,6 @@ Unit = Literal["token", "call"]
 
 #: Settings that a saved conductor must share with the one that it is restored into (PULSE-9).
 SETTINGS = ("periods", "first_step", "per", "call_tokens")
-
-
-class Pulse(Frozen):
-    """The levels that write at one step, and the phase (PULSE-1).
-
-    Attributes:
-        step: number of the step.
-        active: for each level, whether it writes.
-        phase: build, where the outer loop learns; test and stream, where it does not.
-    """
-
-    step: Annotated[int, Field(ge=0)]
-    active: tuple[bool, ...]
-    phase: Phase = "build"
-
-    def is_active(self, level: int) -> bool:
-        """Whether a level, counted from 0, writes at this step.
-
-        Raises:
-            ValueError: a level that is none of them.
-        """
-        if not 0 <= level < len(self.active):
-            raise ValueError(f"level: {level}, expected one of {len(self.active)}, counted from 0")
-        return self.active[level]
-
-    def of(self, level: int) -> types.Pulse:
-        """The pulse that the `step` of that level's rule takes."""
-        return types.Pulse(step=self.step, active=self.is_active(level))
-
-    @property
-    def learns(self) -> bool:
-        """Whether the outer loop runs: in phase build alone. No inner loop asks (PULSE-8)."""
-        return self.phase == "build"
 
 
 def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:

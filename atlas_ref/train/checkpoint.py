@@ -6,8 +6,6 @@ Specified in specs/train.md (TRAIN-12 to TRAIN-15).
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -20,23 +18,22 @@ from atlas_ref.messages import shown
 from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
 from atlas_ref.optim import groups
-from atlas_ref.storage import files
+from atlas_ref.storage import files, lifetimes
 from atlas_ref.storage.json_text import decoded
-from atlas_ref.train import states
 from atlas_ref.train.loop import Moment, Task
 
 #: Where a model's file came from, in its metadata, if a run wrote it.
 ORIGIN = "atlas-ref train"
 
-#: Metadata key of the JSON object, and its version.
-KEY, SCHEMA = "atlas_ref_training", 1
+#: Member of a file's JSON object for what only a run has; metadata key of files of earlier versions.
+MEMBER, EARLIER = "training", "atlas_ref_training"
 
 #: Name of a checkpoint by its step.
 NAME = "step-{:08d}.safetensors"
 NAMED = re.compile(r"step-(\d{8,})\.safetensors")
 
 #: What the names of tensors begin with.
-PARAMS, OPTIMISER, STATE = "params/", "optimiser/", "state"
+PARAMS, OPTIMISER = "params/", "optimiser/"
 
 #: Settings that a run may change between two lives: where text lies, and what is told and kept.
 MAY_CHANGE = (
@@ -75,24 +72,20 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
     Raises:
         ValueError: names the file that cannot be written, or the parameter that is not finite.
     """
-    tensors: dict[str, Any] = {}
-    named = models.tensors_of(own.config, moment.params)  # which refuses what is not finite
-    tensors |= {PARAMS + name: each for name, each in named.items()}
+    models.tensors_of(own.config, moment.params)  # which refuses what is not finite
+    contents, tensors = lifetimes.packed(lifetimes.Held(moment.params, context=moment.state))
     held = groups.tensors_of(moment.optimiser)
     tensors |= {OPTIMISER + name: np.asarray(each) for name, each in held.items()}
-    header = {
-        "schema": SCHEMA,
+    contents[MEMBER] = {
         "step": moment.step,
         "place": moment.place,
-        "state": None if moment.state is None else states.described(moment.state, tensors, STATE),
         "text": own.data.fingerprint,
         "settings": own.settings.model_dump(mode="json"),
         "config": models.described(own.config),
     }
-    header["digest"] = digest(header, tensors)
     path = folder / NAME.format(moment.step)
     try:
-        files.write(path, {KEY: json.dumps(header)}, tensors, durable=True)
+        files.write(path, lifetimes.sealed(contents, tensors), tensors, durable=True)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return path
@@ -105,35 +98,53 @@ def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         ValueError: what is wrong with it, without its name.
     """
     metadata, tensors = files.read(path, "is a folder, a checkpoint is needed")
-    if KEY not in metadata:
-        raise ValueError(f"metadata key {KEY!r}: missing, this is no checkpoint of training")
+    if not of_run(metadata):
+        raise ValueError(f"metadata key {lifetimes.KEY!r}: no checkpoint of training")
     return header_of(metadata, tensors), tensors
 
 
-def digest(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> str:
-    """SHA-256 of a checkpoint's JSON object and tensors, by name (TRAIN-12)."""
-    seen = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        seen.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        seen.update(array.reshape(-1).view(np.uint8).data)
-    return seen.hexdigest()
+def of_run(metadata: Mapping[str, str]) -> bool:
+    """Whether the file with this metadata is a checkpoint of training."""
+    if lifetimes.KEY not in metadata:
+        return EARLIER in metadata
+    header = decoded(metadata[lifetimes.KEY])
+    return isinstance(header, dict) and MEMBER in header
 
 
 def header_of(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of a checkpoint's metadata (TRAIN-12).
+    """What a run wrote beside tensors, with the structure of the model's state (TRAIN-12).
 
     Raises:
         ValueError: it is of another version, or not what was written with these tensors.
     """
-    header = decoded(metadata[KEY])
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+    if lifetimes.KEY not in metadata:
+        return _earlier(metadata[EARLIER], tensors)
+    header = lifetimes.header_of(metadata, tensors)
+    own = header.get(MEMBER)
+    if not isinstance(own, dict):
+        raise ValueError(f"{MEMBER}: an object is needed, found {shown(own)}")
+    return own | {"state": header["parts"].get("context")}
+
+
+def _earlier(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a file of an earlier version, which had an object of its own."""
+    header = decoded(text)
+    if not isinstance(header, dict) or header.get("schema") != 1:
         found = header.get("schema") if isinstance(header, dict) else header
-        raise ValueError(f"schema: {SCHEMA} is needed, found {shown(found)}")
-    # a file of an earlier version has no digest
-    if header.pop("digest", None) not in (None, digest(header, tensors)):
+        raise ValueError(f"schema: 1 is needed, found {shown(found)}")
+    if header.pop("digest", None) not in (None, lifetimes.digest(header, tensors)):
         raise ValueError("digest: not that of what is in the file, which was damaged or changed")
     return header
+
+
+def state_of(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    """The model's state in a checkpoint, None where it carries none (TRAIN-12).
+
+    Raises:
+        ValueError: names the place of what is not of this version.
+    """
+    structure = header["state"]
+    return None if structure is None else lifetimes.rebuilt(structure, tensors, "context")
 
 
 def _refuse_other(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: str = "") -> None:
@@ -169,13 +180,12 @@ def _moment(header: Mapping[str, Any], tensors: Mapping[str, Any], own: Task) ->
     if not _like(header["place"], own.data.sampler.start()):
         raise ValueError(f"place: {shown(header['place'])} is none of this text")
     params = params_of(own.config, tensors)
-    state = header["state"]
     return Moment(
         step=int(header["step"]),
         params=params,
         optimiser=groups.of_tensors(own.optimiser, params, _below(OPTIMISER, tensors)),
         place=header["place"],
-        state=None if state is None else states.rebuilt(state, tensors),
+        state=state_of(header, tensors),
     )
 
 
@@ -316,6 +326,7 @@ __all__ = [
     "params_of",
     "roll_back",
     "save",
+    "state_of",
     "steps",
     "whole",
 ]

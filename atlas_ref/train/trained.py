@@ -17,7 +17,7 @@ from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
 from atlas_ref.models.initial import Initial
 from atlas_ref.storage import files
-from atlas_ref.train import checkpoint, loop, states
+from atlas_ref.train import checkpoint, loop
 from atlas_ref.train.settings import Settings
 from atlas_ref.train.vocabulary import NAME, Bytes, Vocabulary, vocabulary
 
@@ -105,15 +105,14 @@ def _last(folder: Path) -> checkpoint.Last:
 def _of_path(file: Path) -> Trained:
     """The model of a checkpoint, or of a model's file."""
     metadata, tensors = files.read(file, "is a folder, a model is needed")
-    if checkpoint.KEY in metadata:
+    if checkpoint.of_run(metadata):
         return _of_run(file, checkpoint.header_of(metadata, tensors), tensors)
     return _of_file(file, models.of_tensors(metadata, tensors))
 
 
 def _of_run(file: Path, header: Any, tensors: Any) -> Trained:
     config = models.config_of(header["config"])
-    state = header["state"]
-    held = None if state is None else states.rebuilt(state, tensors)
+    held = checkpoint.state_of(header, tensors)
     return Trained(
         file,
         config,

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from atlas_ref import types
-from atlas_ref.levels.pulse import PERIODS, Conductor, Pulse, schedule
+from atlas_ref.levels import block, level
+from atlas_ref.levels.pulse import PERIODS, Conductor, schedule
+from atlas_ref.rules import delta
+from atlas_ref.types import Pulse
 
 
 def counted(periods: Sequence[int], first: int, tokens: int) -> list[list[bool]]:
@@ -90,11 +92,10 @@ def test_1_14_of_the_four_default_levels_are_active() -> None:
 def test_a_pulse_knows_no_level_but_its_own() -> None:
     pulse = Conductor(periods=(1, 8)).pulse
     for wrong in (-1, 2):
-        for ask in (pulse.is_active, pulse.of):
-            with pytest.raises(
-                ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"
-            ):
-                ask(wrong)
+        with pytest.raises(
+            ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"
+        ):
+            pulse.is_active(wrong)
 
 
 @pytest.mark.clause("PULSE-2", "PULSE-6")
@@ -113,7 +114,6 @@ def test_a_pulse_cannot_be_changed() -> None:
     pulse = Conductor().advanced(8).pulse
     assert (pulse.step, pulse.active, pulse.phase) == (8, (True, True, False, False), "build")
     assert [pulse.is_active(level) for level in range(4)] == [True, True, False, False]
-    assert pulse.of(2) == types.Pulse(step=8, active=False)
     with pytest.raises(ValidationError, match="frozen"):
         pulse.step = 9  # type: ignore[misc]
     with pytest.raises(ValidationError, match="frozen"):
@@ -278,3 +278,30 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
 def test_a_schedule_from_any_step_is_a_row_of_the_longer_one() -> None:
     whole = schedule(PERIODS, 0, 600)
     assert (schedule(PERIODS, 505, 95) == whole[505:]).all()
+
+
+@pytest.mark.clause("PULSE-10")
+@pytest.mark.parametrize("origin", ["first", "multiple"])
+def test_chunk_boundaries_are_where_a_frozen_reference_is_taken_anew(origin: str) -> None:
+    convention = {"reference": "chunk_start", "span_origin": origin}
+    sizes = {"d_in": 3, "d_out": 2, "d_model": 4}
+    config = block.Config(
+        levels=(
+            level.Level(config=delta.Config(**sizes, span=3, convention=convention)),
+            level.Level(config=delta.Config(**sizes), period=2),
+        )
+    )
+    params, x = block.init(config, 0), np.random.default_rng(0).standard_normal((1, 11, 4))
+    context, anew, told = block.start(config), [], []
+    for t in range(11):
+        pulse = block.pulse(config, context)
+        reset = np.array([t == 7])
+        before = context.origins[0] if t == 7 else context.states[0]
+        told.append(pulse.replaced(step=t).chunk_boundaries if t != 7 else None)
+        assert pulse.active == context.conductor.pulse.active
+        context, _ = block.run(config, params, x[:, t : t + 1], context, reset=reset)
+        anew.append(np.array_equal(context.states[0].reference, before.M))
+    assert anew[1:] == [each is None or each[0] for each in told][1:]
+    assert {each[1] for each in told if each} == {False}
+    first = 0 if origin == "first" else 1
+    assert [(t + first) % 3 == 0 for t in range(7)] == [each[0] for each in told[:7]]

@@ -144,7 +144,7 @@ def test_steps_one_token_at_a_time_are_the_call(rule):
     whole, y = projection.run_tokens(module.RULE, config, params, x, state, active=active)
     for t in range(5):
         state, read = projection.step(
-            config, params, state, x[:, t], types.Pulse(step=t, active=bool(active[t]))
+            config, params, state, x[:, t], types.Pulse(step=t, active=(bool(active[t]),))
         )
         assert_close(f"y {t}", read, y[:, :, t], reordered(20, amplification=500))
     assert_close("M", state.M, whole.M, reordered(20, amplification=500))

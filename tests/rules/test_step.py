@@ -108,7 +108,7 @@ def test_steps_one_by_one_equal_one_run(rule: Any, config: Any) -> None:
     state, got = rule.start(config, (B, 2)), []
     for t in range(T):
         state, y = projection.step(
-            config, params, state, x[:, t], Pulse(step=t, active=bool(active[t]))
+            config, params, state, x[:, t], Pulse(step=t, active=(bool(active[t]),))
         )
         got.append(y)
     assert_close("y", np.stack(got, axis=-2), want, reordered(T, amplification=1e5))
@@ -120,7 +120,7 @@ def test_steps_one_by_one_equal_one_run(rule: Any, config: Any) -> None:
 def test_a_silent_step_leaves_the_memory_bit_identical(rule: Any, config: Any) -> None:
     params, x = projection.init(config, seed=1), tokens()
     state, _ = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)))
-    after, y = projection.step(config, params, state, x[:, 0], Pulse(active=False))
+    after, y = projection.step(config, params, state, x[:, 0], Pulse(active=(False,)))
     assert_close("M", after.M, state.M, EXACT)
     assert y.shape == (B, 2, 3)
 

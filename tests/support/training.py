@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.train import run
+from atlas_ref.storage import files as stored
+from atlas_ref.storage import lifetimes
+from atlas_ref.train import checkpoint, run
 from atlas_ref.train.settings import Model, Optimiser, Settings, Text
 
 #: A model whose step takes milliseconds: delta is its shortest rule.
@@ -91,3 +94,24 @@ class FakeParquet:
         package.parquet = inner  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "pyarrow", package)
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", inner)
+
+
+def rewritten(path: Path, to: Path, *without: str, **changes: Any) -> None:
+    """Write a checkpoint with other words about its run, as a run would have written it.
+
+    Args:
+        without: keys that are left out.
+    """
+    metadata, tensors = stored.read(path)
+    header = lifetimes.header_of(metadata, tensors)
+    own = header["training"] | changes
+    header["training"] = {key: each for key, each in own.items() if key not in without}
+    stored.write(to, lifetimes.sealed(header, tensors), tensors)
+
+
+def of_earlier(path: Path) -> None:
+    """Write a checkpoint anew as versions did whose files had an object of training alone."""
+    metadata, tensors = stored.read(path)
+    header = {"schema": 1} | checkpoint.header_of(metadata, tensors)
+    header["digest"] = lifetimes.digest(header, tensors)
+    stored.write(path, {checkpoint.EARLIER: json.dumps(header)}, tensors)

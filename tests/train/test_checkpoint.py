@@ -13,13 +13,20 @@ import numpy as np
 import pytest
 
 from atlas_ref.models import checkpoint as models
-from atlas_ref.models import language_model
-from atlas_ref.storage import files
-from atlas_ref.train import checkpoint, data, loop, run, states
+from atlas_ref.storage import files, lifetimes
+from atlas_ref.train import checkpoint, data, loop, run
 from atlas_ref.train import trained as trained_model
 from atlas_ref.train.settings import Model, Optimiser
 from atlas_ref.types import same_bits
-from tests.support.training import TINY, library, log_of, settings, trained
+from tests.support.training import (
+    TINY,
+    library,
+    log_of,
+    of_earlier,
+    rewritten,
+    settings,
+    trained,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,46 +84,11 @@ def test_a_run_that_stops_and_goes_on_has_the_same_bytes(kind, state, asked, tmp
     assert (parts / last).read_bytes() == (whole / last).read_bytes()
     assert (parts / run.MODEL).read_bytes() == (whole / run.MODEL).read_bytes()
     assert log_of(parts) == log_of(whole)
-    assert (json.loads(files.read(whole / last)[0][checkpoint.KEY])["state"] is None) == (
-        state == "fresh"
-    )
+    held = lifetimes.load(whole / last)
+    assert (held.context is None, held.state) == (state == "fresh", None)
+    assert same_bits(held.params.__dict__, models.read(whole / run.MODEL).params.__dict__)
     initial = models.read(whole / run.MODEL).initial
     assert [bool(each) for each in initial] == ([True] if kind == "atlas-mag" else [])
-
-
-@pytest.mark.clause("TRAIN-12")
-@pytest.mark.parametrize("kind", ["mag", "mal", "mac", "lmm", "omega", "atlas-mag"])
-def test_states_of_every_model_come_back_from_tensors_and_json(kind):
-    from atlas_ref.train.models import model
-
-    config = model(Model(model=kind, dim=8, layers=1, heads=2, expansion=1, window=4), 256)
-    state = language_model.start(config, 2, dtype=np.float32)
-    params = language_model.init(config, 0, dtype=np.float32)
-    ids = np.random.default_rng(0).integers(0, 256, (2, 7))
-    state, _ = language_model.apply(config, params, state, ids)
-    tensors: dict = {}
-    structure = json.loads(json.dumps(states.described(state, tensors)))
-    assert len(tensors) > 1
-    back = states.rebuilt(structure, tensors)
-    assert same_bits(back.__dict__, state.__dict__)
-    assert not same_bits(back.__dict__, language_model.start(config, 2, dtype=np.float32).__dict__)
-
-
-@pytest.mark.clause("TRAIN-12")
-@pytest.mark.parametrize("name", ["os:system", "atlas_ref.train.run:prepare", "subprocess:Popen"])
-def test_a_state_names_no_class_that_is_not_data(name):
-    with pytest.raises(ValueError, match="not one of this version"):
-        states.rebuilt({"of": name, "fields": {}}, {})
-
-
-@pytest.mark.clause("TRAIN-12")
-def test_a_nest_of_named_tuples_comes_back():
-    batch = data.sampler.Rows(np.arange(6).reshape(2, 3), np.zeros((2, 3), bool))
-    tensors: dict = {}
-    structure = json.loads(json.dumps(states.described({"a": [batch, None, 2]}, tensors)))
-    back = states.rebuilt(structure, tensors)["a"]
-    assert (type(back[0]), back[1:]) == (data.sampler.Rows, [None, 2])
-    assert same_bits(back[0]._asdict(), batch._asdict())
 
 
 @pytest.mark.clause("TRAIN-12")
@@ -283,11 +255,30 @@ def test_a_run_goes_on_where_its_text_was_moved_and_other_checkpoints_are_kept(a
 def test_a_place_that_is_none_of_the_text_is_refused(place, asked, tmp_path):
     out = tmp_path / "out"
     last = trained(out, asked).path
-    metadata, tensors = files.read(last)
-    header = json.loads(metadata[checkpoint.KEY]) | {"place": place, "digest": None}
-    files.write(last, {checkpoint.KEY: json.dumps(header)}, tensors)
+    rewritten(last, last, place=place)
     with pytest.raises(ValueError, match=r"step-00000006\.safetensors: place: .* is none of this"):
         run.prepare(out, asked, resume=True)
+
+
+@pytest.mark.clause("TRAIN-12", "TRAIN-13")
+def test_a_run_goes_on_from_a_checkpoint_of_an_earlier_version(asked, tmp_path):
+    asked = asked.replaced(
+        state="carried", model=Model(model="mag", dim=8, layers=1, heads=2, expansion=1)
+    )
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    trained(whole, asked)
+    trained(out, asked)
+    checkpoint.roll_back(out, 4)
+    (out / run.MODEL).unlink()
+    last = out / "step-00000004.safetensors"
+    of_earlier(last)
+    assert trained_model.load(last).step == 4
+    trained(out, asked, resume=True)
+    assert (out / run.MODEL).read_bytes() == (whole / run.MODEL).read_bytes()
+    of_earlier(last)
+    last.write_bytes(last.read_bytes()[:-1] + b"\1")
+    with pytest.raises(ValueError, match="digest: not that of what is in the file"):
+        trained_model.load(last)
 
 
 @pytest.mark.clause("TRAIN-14")
