@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.forms import tnt
 from atlas_ref.layers import checks, convolution, memory_tnt, norm, projection
 from atlas_ref.layers.norm import Params as NormParams
-from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
+from atlas_ref.levels.level import Level, of_rank
 from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules.checks import generator, require_floating
@@ -133,7 +133,7 @@ def _gates(config: Any, level: Level, place: int | None, inputs: int) -> GateSet
     rows = rule.d_out if rule.per_dimension_gates else 1
     least = dict(BIASES)
     if place is not None:
-        least |= {"retain": RETAIN[min(place, 3)], "step_size": STEP_SIZE[min(place, 3)]}
+        least |= of_rank(place)
     maps = {}
     for name in gate_names(config, level):
         bias = getattr(level.biases, name)

@@ -29,8 +29,16 @@ else:
     RuleConfig = functools.reduce(operator.or_, (rule.Config for rule in RULES.values()))
 
 #: Gate biases from the fastest level to the slowest; slower ones take the last (CMS-3, GATES-9).
-RETAIN = (3.0, 4.0, 4.5, 5.0)
-STEP_SIZE = (-4.6, -5.6, -6.6, -7.6)
+RANKS: dict[str, tuple[float, ...]] = {
+    "retain": (3.0, 4.0, 4.5, 5.0, 5.5, 6.0),
+    "momentum": (1.5, 2.0, 2.5, 3.0, 3.5, 4.0),
+    "step_size": (-4.6, -5.6, -6.6, -7.6, -8.6, -9.6),
+}
+
+
+def of_rank(place: int) -> dict[str, float]:
+    """Biases of the gates of the level that is `place` levels slower than the fastest (CMS-3)."""
+    return {name: biases[min(place, len(biases) - 1)] for name, biases in RANKS.items()}
 
 
 class Biases(Frozen):
@@ -86,15 +94,11 @@ class Level(Frozen):
     def init(self, place: int, seed: int, *, dtype: Any) -> Any:
         """Parameters of the level that is `place` levels slower than the fastest (CMS-3)."""
         params = projection.init(self.config, seed)
-        least = {
-            "retain": RETAIN[min(place, 3)],
-            "step_size": STEP_SIZE[min(place, 3)],
-            "momentum": None,
-        }
+        least = of_rank(place)
         changed = {}
         for name, gate in params.gates.__dict__.items():
             bias = getattr(self.biases, name)
-            bias = least[name] if bias is None else bias
+            bias = least.get(name) if bias is None else bias
             if gate is None or bias is None:
                 continue
             negative = name == "retain" and self.config.convention.gate == "forget"

@@ -181,12 +181,22 @@ def test_slower_levels_start_with_a_stronger_hold_and_smaller_steps() -> None:
         retain, step = [3.0, 4.0, 4.5, 5.0][place], [-4.6, -5.6, -6.6, -7.6][place]
         assert (own.gates.retain.b == -retain).all()  # Titans computes a forget gate
         assert (own.gates.step_size.b == step).all()
-        assert (own.gates.momentum.b == 1.5).all()
+        assert (own.gates.momentum.b == [1.5, 2.0, 2.5, 3.0][place]).all()
     kept = [1 / (1 + np.exp(own.gates.retain.b[0, 0])) for own in params.levels]
     assert [round(float(kept[i]), 4) for i in (1, 3, 0, 2)] == [0.9526, 0.9820, 0.9890, 0.9933]
     slow = cms.init(block([{**MIXED[2], "period": period} for period in (1, 8)]), 0).levels[1]
     assert (slow.gates.retain.b == 4.0).all()  # Omega computes what is retained
     assert not np.array_equal(params.levels[0].W_K, params.levels[1].W_K)
+
+
+@pytest.mark.clause("CMS-3")
+@pytest.mark.parametrize("place", range(8))
+def test_six_ranks_are_those_of_the_public_table(place: int) -> None:
+    gates = level(MIXED[0]).init(place, 0, dtype=np.float64).gates
+    rank = min(place, 5)
+    assert (gates.retain.b == -[3.0, 4.0, 4.5, 5.0, 5.5, 6.0][rank]).all()
+    assert (gates.momentum.b == 1.5 + rank / 2).all()
+    assert gates.step_size.b == pytest.approx(-4.6 - rank)
 
 
 @pytest.mark.clause("CMS-3")
@@ -200,7 +210,7 @@ def test_a_level_may_say_where_its_gates_start() -> None:
         np.float32(-7.6),
     ]
     assert (
-        own.init(9, 0, dtype=np.float64).gates.step_size.b == -7.6
+        own.init(9, 0, dtype=np.float64).gates.step_size.b == -9.6
     ).all()  # slower than the slowest of the table
 
 
