@@ -27,7 +27,7 @@ from tape import ops
 Count = Annotated[int, Field(ge=1)]
 
 #: Arrays of a token that have a row for each of its steps.
-OF_STEPS = ("k", "v", "erase_read", "erase_write")
+OF_STEPS = ("k", "v", "erase_read", "erase_write", "erase_scale")
 
 
 class Config(Frozen):
@@ -70,6 +70,8 @@ class Tokens(Frozen):
         log_retain: natural log of the gate in its place, at most 0, -inf for a gate of 0.
         erase_read, erase_write (L, T n, d_in): what the erase reads, and along which vector it
             takes that away; None for no erase.
+        erase_scale (L, T n, d_out): factor of what the erase takes from each row of M, or None
+            for 1 (DPLR-18).
         bonus (d_in,), or with last axes of L in front: of the read before the write, or None.
         active (T,): False where M stays; None for all True.
         reset (T,): True where a packed sequence starts; None for nowhere.
@@ -85,6 +87,7 @@ class Tokens(Frozen):
     active: Any = None
     reset: Any = None
     log_retain: Any = None
+    erase_scale: Any = None
 
     @model_validator(mode="after")
     def _are_arrays(self) -> Self:
@@ -96,6 +99,8 @@ class Tokens(Frozen):
         if (self.erase_read is None) != (self.erase_write is None):
             absent = "erase_read" if self.erase_read is None else "erase_write"
             raise ValueError(f"{absent}: missing, an erase has both of its vectors")
+        if self.erase_scale is not None and self.erase_read is None:
+            raise ValueError("erase_scale: belongs to an erase, there is none")
         if self.log_retain is not None:
             if self.retain is not None:
                 raise ValueError("log_retain: stands in place of retain, both were given")
@@ -104,7 +109,7 @@ class Tokens(Frozen):
 
 
 #: Fields of tokens that hold numbers, all finite, and those with the log of the gate.
-ARRAYS = ("k", "v", "q", "retain", "erase_read", "erase_write", "bonus")
+ARRAYS = ("k", "v", "q", "retain", "erase_read", "erase_write", "erase_scale", "bonus")
 NUMBERS = (*ARRAYS, "log_retain")
 
 
@@ -118,12 +123,15 @@ def _check_log(name: str, value: Any) -> None:
 
 
 class Step(NamedTuple):
-    """One erase and write: key (L, d_in), value (L, d_out), the vectors of the erase or None."""
+    """One erase and write: key (L, d_in), value (L, d_out), the vectors of the erase and the
+    factors of its rows, or None.
+    """
 
     k: Array
     v: Array
     erase_read: Array = None
     erase_write: Array = None
+    erase_scale: Array = None
 
 
 def start(
@@ -164,7 +172,7 @@ def run(config: Config, tokens: Tokens, state: State) -> tuple[State, Array]:
 
 
 def write(config: Config, M: Array, retain: Array, steps: list[Step]) -> Array:
-    """The memory after one token: a decay, then each erase and write (DPLR-2, DPLR-3, DPLR-4).
+    """The memory after one token: a decay, then each erase and write (DPLR-2 to 4, DPLR-18).
 
     Args:
         M (L, d_out, d_in): the memory before it.
@@ -177,6 +185,7 @@ def write(config: Config, M: Array, retain: Array, steps: list[Step]) -> Array:
         if step.erase_read is not None:
             of = M if config.decay == "after_error" else decayed
             found = (of @ ops.expand_dims(step.erase_read, -1))[..., 0]  # (L, d_out)
+            found = found if step.erase_scale is None else step.erase_scale * found
             decayed = decayed - ops.outer(found, step.erase_write)
         M = decayed + written
     return M
@@ -253,6 +262,7 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
         "retain": (narrow, (*narrow, config.d_in)),
         "erase_read": (wide,),
         "erase_write": (wide,),
+        "erase_scale": ((*lead, rows, config.d_out),),
         "log_retain": (narrow, (*narrow, config.d_in)),
         "bonus": tuple((*lead[i:], config.d_in) for i in range(len(lead) + 1)),
         "active": ((T,),),

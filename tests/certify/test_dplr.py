@@ -99,6 +99,17 @@ def test_certified_results_under_other_settings_are_those_of_the_rule(member: st
     agrees(drawn(member, SETTINGS[member]))
 
 
+@pytest.mark.clause("CERT-18", "DPLR-18")
+@pytest.mark.parametrize("member", [None, "kda"])
+def test_certified_factors_of_rows_are_those_of_the_rule(member: str | None) -> None:
+    case = drawn(member)
+    factors = np.random.default_rng(7).uniform(0.1, 0.9, case.inputs["in/v"].shape)
+    name = "in/erase_scale" if member is None else "in/beta"
+    other = make(case.header.plain(), {**case.inputs, name: factors})
+    agrees(other)
+    assert relative_error(certify(other).values["out/M"], certify(case).values["out/M"]) > 1e-3
+
+
 # -- from the equations ----------------------------------------------------------------------------
 
 

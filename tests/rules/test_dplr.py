@@ -112,6 +112,53 @@ def test_what_contradicts_the_configuration_is_refused(changes, settings, messag
         run(arrays(**changes), **settings)
 
 
+@pytest.mark.clause("DPLR-18")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"erase_scale": np.ones((2, T, K))}, r"erase_scale: shape \(2, 5, 4\), expected \(2, 5, 3\)"),
+        ({"erase_scale": np.full((2, T, V), np.inf)}, "erase_scale: every entry must be finite"),
+        ({"erase_scale": np.ones((2, T, V)), "erase_read": None, "erase_write": None}, "erase_scale: belongs to an erase, there is none"),
+    ],
+)  # fmt: skip
+def test_factors_of_rows_of_another_shape_or_without_an_erase_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(arrays(**changes))
+
+
+@pytest.mark.clause("DPLR-18")
+@pytest.mark.parametrize("decay", ["after_error", "before_error"])
+def test_factors_of_rows_are_the_loop_that_the_clause_prints_and_equal_ones_no_factors(decay):
+    x = arrays(9, erase_scale=DRAW.uniform(0.0, 1.0, (2, T, V)))
+    M = DRAW.standard_normal((2, V, K))
+    for h in range(2):
+        row = M[h].copy()
+        for t in range(T):
+            w, a, b = x["retain"][h, t], x["erase_read"][h, t], x["erase_write"][h, t]
+            for o in range(V):
+                found = np.sum(row[o] * (a if decay == "after_error" else w * a))
+                own = x["erase_scale"][h, t, o] * found
+                row[o] = row[o] * w - own * b + x["v"][h, t, o] * x["k"][h, t]
+            assert_close("y", run(x, M, decay=decay)["y"][h, t], row @ x["q"][h, t], ANALYTIC)
+    even = but(x, erase_scale=np.repeat(x["erase_scale"][..., :1], V, axis=-1))
+    taken = but(x, "erase_scale", erase_write=x["erase_scale"][..., :1] * x["erase_write"])
+    same(run(even, M, decay=decay), run(taken, M, decay=decay))
+    assert_differs("y", run(x, M, decay=decay)["y"], run(taken, M, decay=decay)["y"], 1e-3)
+
+
+@pytest.mark.clause("DPLR-18", "DPLR-10")
+def test_gradients_of_factors_of_rows_are_their_complex_steps():
+    x = arrays(9, erase_scale=DRAW.uniform(0.0, 1.0, (2, T, V)))
+
+    def loss(inputs):
+        got = run(inputs, decay="before_error")
+        return ops.sum(got["y"] * got["y"]) + ops.sum(got["M"])
+
+    own, want = tape.grad(loss)(x), tape.check.complex_step(loss, x)
+    for name, value in want.items():
+        assert_close(name, own[name], value, ANALYTIC)
+
+
 @pytest.mark.clause("DPLR-1")
 def test_a_memory_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"state.M: shape \(2, 4, 3\), expected \(2, 3, 4\)"):

@@ -42,6 +42,9 @@ def gated(x: Inputs) -> Tokens:
 
 def corrected(x: Inputs, read: str = "k") -> Tokens:
     """The delta step: erase what `read` finds along beta k, write beta v."""
+    if len(x["beta"].shape) == len(x["v"].shape):  # one for each value
+        erase = {"erase_read": wide(x, read), "erase_write": wide(x, "k")}
+        return {"v": x["beta"] * x["v"], **erase, "erase_scale": x["beta"]}
     beta = rows(x["beta"])
     return {
         "v": beta * x["v"],
@@ -171,4 +174,6 @@ NEEDED: dict[str, tuple[str, ...]] = {
 #: Every recorded file.
 EVERY = sorted(RECORDED.glob("*.safetensors"))
 #: qwen3_next and retention have no loop here; tests/oracle/subjects/test_dplr.py compares them.
+#: Those of which the erase has a factor for each row, which the form sequential alone computes.
+BY_ROW = [file for file in EVERY if "per_value" in file.stem]
 FILES = [file for file in EVERY if recorded(file)[0] not in ("qwen3_next", "retention")]

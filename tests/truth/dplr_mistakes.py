@@ -84,6 +84,12 @@ def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
         asked = {"erase of bare key": bare, "erase of key": k}.get(mistake, own_key)
         write = 1.0 if mistake == "write without beta" else beta
         erase = 1.0 if mistake == "erase without beta" else beta
+        if mistake == "mean beta":
+            write = erase = np.full(len(v), x["beta"][j].mean())
+        if mistake == "beta on keys":
+            return beta * k, v, asked, beta * k
+        if np.ndim(erase):  # a factor for each value
+            return k, write * v, asked, k, erase
         return k, write * v, asked, erase * k
     if own.erase == "gates":
         write = x["write_gate"][j] ** _power("write_gate", mistake)
@@ -97,7 +103,10 @@ def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
         return k, v, x["kk"][j], x["kk"][j] * x["a"][j] ** _power("a", mistake)
     if "erase_read" in x:
         a, b = x["erase_read"][j], x["erase_write"][j]
-        return (k, v, b, a) if mistake == "in/erase_read exchanged" else (k, v, a, b)
+        a, b = (b, a) if mistake == "in/erase_read exchanged" else (a, b)
+        if "erase_scale" in x and mistake != "erase_scale forgotten":
+            return k, v, a, b, x["erase_scale"][j]
+        return k, v, a, b
     return k, v, np.zeros_like(k), np.zeros_like(k)
 
 
@@ -110,22 +119,24 @@ def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str) -> Any:
     rows = list(range(t * own.steps, (t + 1) * own.steps))
     for place, j in enumerate(rows[::-1] if mistake == "steps reversed" else rows):
         j_of_key = max(j - 1, 0) if mistake == "in/k late" else j
-        k, v, a, b = _vectors({**x, "k": x["k"][[j_of_key] * len(x["k"])]}, own, j, mistake)
+        of_row = _vectors({**x, "k": x["k"][[j_of_key] * len(x["k"])]}, own, j, mistake)
+        k, v, a, b = of_row[:4]
+        scale = np.diag(of_row[4] if len(of_row) > 4 else np.ones(len(v)))
         decays = place == 0 or mistake == "gate at steps"
         gate = _gate(x, t, mistake) if decays else np.ones(len(k))
         sign = {"no erase": 0.0, "erase adds": -1.0}.get(mistake, 1.0)
         decayed = np.diag(gate) @ M if mistake == "gate on rows" else M @ np.diag(gate)
         if mistake == "gate after erase":
-            M = (M - np.outer(M @ a, b)) @ np.diag(gate) + np.outer(v, k)
+            M = (M - scale @ np.outer(M @ a, b)) @ np.diag(gate) + np.outer(v, k)
         elif mistake == "gate after write":
-            M = (M - np.outer(M @ a, b) + np.outer(v, k)) @ np.diag(gate)
+            M = (M - scale @ np.outer(M @ a, b) + np.outer(v, k)) @ np.diag(gate)
         elif mistake == "late erase":
             M = decayed + np.outer(v, k)
-            M = M - np.outer(M @ a, b)
+            M = M - scale @ np.outer(M @ a, b)
         else:
             found = (M if own.decay == "after_error" else decayed) @ a
             found = found.real if mistake == "erase held" else found
-            M = decayed - sign * np.outer(found, b) + np.outer(v, k)
+            M = decayed - sign * scale @ np.outer(found, b) + np.outer(v, k)
     return M
 
 

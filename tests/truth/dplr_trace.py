@@ -134,7 +134,10 @@ class _Head:
                 self._take(f"erase_{n}", t, z, s)
                 for n, z in zip(("read", "write"), vectors, strict=True)
             )
-            decayed = decayed - np.outer(self._take("found", t, of @ a, s), b)
+            found = self._take("found", t, of @ a, s)
+            decayed = decayed - np.outer(
+                x["erase_scale"][j] * found if "erase_scale" in x else found, b
+            )
         if own.erase == "gates":
             v = self._take("value", t, x["write_gate"][j] * v, s)
         return self._take("M", t, decayed + np.outer(v, k), s)

@@ -63,8 +63,8 @@ def plain(row: Row, key: Matrix, value: Matrix) -> Write:
 
 
 def given(row: Row, key: Matrix, value: Matrix) -> Write:
-    """Both vectors of the erase as the case gives them, or none."""
-    return Write(value, row("in/erase_read"), row("in/erase_write"))
+    """Both vectors of the erase and the factors of its rows as the case gives them, or none."""
+    return Write(value, *(row(f"in/erase_{name}") for name in ("read", "write", "scale")))
 
 
 def error(row: Row, key: Matrix, value: Matrix) -> Write:

@@ -41,11 +41,29 @@ def run(
         state after the last token, y (L, T, d_out).
 
     Raises:
-        ValueError: a form of another name, a chunk below 1, or what the rule refuses.
+        ValueError: a form of another name or one that does not compute the tokens, a chunk below 1,
+            or what the rule refuses.
+    """
+    check(form, chunk, by_row=tokens.erase_scale is not None)
+    dplr.check_call(config, tokens, state)
+    return FORMS[form](config, tokens, state, chunk)
+
+
+def check(form: str, chunk: int | None, *, by_row: bool) -> None:
+    """Refuse a form that does not compute a call (DPLR-12, DPLR-18).
+
+    Args:
+        by_row: whether the erase has a factor for each row of M.
+
+    Raises:
+        ValueError: names the form or the chunk, what was found and what is needed.
     """
     if form not in FORMS:
         raise ValueError(f"form: {form!r}, expected one of {', '.join(FORMS)}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk: {chunk}, expected at least 1")
-    dplr.check_call(config, tokens, state)
-    return FORMS[form](config, tokens, state, chunk)
+    if form != "sequential" and by_row:
+        raise ValueError(
+            f"form: {form} has one erase for all rows of M, and a factor for each row needs a "
+            "system of its own for each; use sequential"
+        )

@@ -23,6 +23,7 @@ from atlas_ref.oracle.subjects.subject import (
     CHARACTERS,
     LEVELS,
     SEQUENCE_KEYS,
+    Subject,
 )
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
@@ -31,6 +32,16 @@ from atlas_ref.types import Frozen
 
 #: Rules that the format reserves for later versions.
 RESERVED = ("ttl", "qk_projection")
+
+#: Forms of rules that have none of their own.
+SHARED_FORMS = tuple(form for form in SUPPORT if form in FORMS)
+
+
+def form_names(subject: Subject | None) -> tuple[str, ...]:
+    """Forms that a header of a rule may state; of a reserved rule those of most (DPLRCASE-13)."""
+    own = None if subject is None or subject.own is None else subject.own.forms
+    return SHARED_FORMS if own is None else own
+
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -41,7 +52,9 @@ if TYPE_CHECKING:
 else:
     RuleName = Literal[tuple(FAMILY)]
     SubjectName = Literal[(*SUBJECTS, *RESERVED)]
-    FormName = Literal[tuple(form for form in SUPPORT if form in FORMS)]
+    FormName = Literal[
+        tuple(dict.fromkeys(form for subject in SUBJECTS.values() for form in form_names(subject)))
+    ]
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -127,6 +140,11 @@ class Header(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        known = form_names(SUBJECTS.get(self.rule))
+        if self.form not in known:
+            raise ValueError(
+                f"form: the rule {self.rule} has {', '.join(known)}, found {self.form}"
+            )
         if self.rule in RESERVED:
             return self
         own = SUBJECTS[self.rule].own

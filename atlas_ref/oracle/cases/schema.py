@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
-from atlas_ref.oracle.cases.header import RESERVED, Header
+from atlas_ref.oracle.cases.header import RESERVED, SHARED_FORMS, Header
 from atlas_ref.oracle.cases.schema_deep import deep_contract, deep_definitions, deep_table
 from atlas_ref.oracle.cases.schema_layers import layer_contracts, layer_tables
 from atlas_ref.oracle.cases.tensors import (
@@ -132,7 +132,7 @@ def _contracts() -> list[dict[str, Any]]:
         *layer_contracts(),
         deep_contract(),
         tnt_contract(keys),
-        dplr_contract(keys),
+        dplr_contract(keys, SHARED_FORMS),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},

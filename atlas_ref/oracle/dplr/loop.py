@@ -43,6 +43,7 @@ class Program(NamedTuple):
         gate_steps: every step of a token decays.
         gate_silent: tokens that are not active decay too.
         no_beta: side on which beta is 1.
+        beta_on_keys: beta of each value scales key channels.
         erases: what the erase does: it takes away, adds, or is not there.
         erase_of: the key that the erase reads with, without its norm or in place of erase_key.
         erase_late: the erase reads the memory after the write.
@@ -62,6 +63,7 @@ class Program(NamedTuple):
     gate_steps: bool = False
     gate_silent: bool = False
     no_beta: Literal["", "erase", "write"] = ""
+    beta_on_keys: bool = False
     erases: Literal["away", "adds", "nothing"] = "away"
     erase_of: Literal["", "bare key", "key"] = ""
     erase_late: bool = False
@@ -230,13 +232,15 @@ def _same(x: Array) -> Array:
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:
     """What computes the memory after one erase and write; ops before it are computed."""
     k = x["in/k"][..., j, :]
+    k = _rate(x, j) * k if p.beta_on_keys else k
 
     def decayed(M: Array) -> Array:
         return M if gate is None else p.row("decayed", j, lambda: gate * M)
 
     before = M if p.gate_after else decayed(M)
     of = M if p.own.order == "after_error" else before
-    if p.own.of.erase == "error" and not (p.erase_late or p.gate_after == "erase"):
+    apart = p.erase_late or p.gate_after == "erase" or p.beta_on_keys
+    if p.own.of.erase == "error" and not apart:
         added = _change(p, x, j, of, way)
     else:
         added = _value(p, x, j)
@@ -262,14 +266,14 @@ def _value(p: Program, x: Inputs, j: int) -> Array:
     v, kind = x["in/v"][..., j, :], p.own.of.erase
     if kind == "gates":
         return p.row("value", j, lambda: x["in/write_gate"][..., j, :] * v)
-    if kind == "error" and p.no_beta != "write":
-        return x["in/beta"][..., j, None] * v
+    if kind == "error" and p.no_beta != "write" and not p.beta_on_keys:
+        return _rate(x, j) * v
     return v
 
 
 def _change(p: Program, x: Inputs, j: int, of: Array, way: Any) -> Array:
     """What a row with a step size adds along its key, beta (v - found)."""
-    v, rate = x["in/v"][..., j, :], x["in/beta"][..., j, None]
+    v, rate = x["in/v"][..., j, :], _rate(x, j)
     erase = _erase(p, x, j)
     found = None if erase is None else _found(p, j, of, erase, way)
 
@@ -290,41 +294,68 @@ def _erased(p: Program, x: Inputs, j: int, M: Array, of: Array, way: Any) -> Arr
     if erase is None:
         return M
     found = _found(p, j, of, erase, way)
-    return _plus(way, M, found if p.erases == "adds" else -found, erase[1])
+    taken = erase.taken(found)
+    return _plus(way, M, taken if p.erases == "adds" else -taken, erase.write)
 
 
-def _found(p: Program, j: int, of: Array, erase: Any, way: Any) -> Array:
+def _found(p: Program, j: int, of: Array, erase: Erase, way: Any) -> Array:
     """What an erase finds in a memory."""
 
     def compute() -> Array:
-        found = way.matmul(of, erase[0][..., None])[..., 0]
+        found = way.matmul(of, erase.read[..., None])[..., 0]
         return ops.stop_gradient(found) if p.held == "erase" else found
 
     return p.row("found", j, compute)
 
 
-def _erase(p: Program, x: Inputs, j: int) -> Any:
-    """The vectors of an erase through the hook; None for no erase."""
-    vectors = None if p.erases == "nothing" else _vectors(p, x, j)
-    if vectors is None:
+class Erase(NamedTuple):
+    """What an erase reads, along which vector it takes that away, and the factors of its rows."""
+
+    read: Array
+    write: Array
+    scale: Array = None
+
+    def taken(self, found: Array) -> Array:
+        """What the erase takes away of what it finds (DPLR-18)."""
+        return found if self.scale is None else self.scale * found
+
+
+def _rate(x: Inputs, j: int) -> Array:
+    """The step size of a row as (..., 1), or (..., d_out) where each value has its own."""
+    rate = x["in/beta"]
+    return rate[..., j, :] if len(rate.shape) == len(x["in/v"].shape) else rate[..., j, None]
+
+
+def _erase(p: Program, x: Inputs, j: int) -> Erase | None:
+    """The erase of a row, its vectors through the hook; None for no erase."""
+    erase = None if p.erases == "nothing" else _bare_erase(p, x, j)
+    if erase is None:
         return None
-    read, write = vectors
-    return p.row("erase_read", j, lambda: read), p.row("erase_write", j, lambda: write)
+    read = p.row("erase_read", j, lambda: erase.read)
+    return Erase(read, p.row("erase_write", j, lambda: erase.write), erase.scale)
 
 
-def _vectors(p: Program, x: Inputs, j: int) -> Any:
-    """What the erase reads, and along which vector it takes that away; None for no erase."""
+def _bare_erase(p: Program, x: Inputs, j: int) -> Erase | None:
+    """The erase of a row by the member's formula; None for no erase."""
     kind, k = p.own.of.erase, x["in/k"][..., j, :]
     asked = x["bare key"][..., j, :] if p.erase_of == "bare key" else k
     if kind == "error":
         read = asked if p.erase_of else x[p.own.of.read][..., j, :]
-        return read, k if p.no_beta == "erase" else x["in/beta"][..., j, None] * k
+        if p.no_beta == "erase":
+            return Erase(read, k)
+        rate = _rate(x, j)
+        return (
+            Erase(read, k, rate)
+            if rate.shape[-1] > 1 and not p.beta_on_keys
+            else Erase(read, rate * k)
+        )
     if kind == "gates":
-        return x["in/erase_gate"][..., j, :] * asked, k
+        return Erase(x["in/erase_gate"][..., j, :] * asked, k)
     if kind == "alpha":
-        return -x["in/alpha"][..., j, :], x["in/beta"][..., j, :]
+        return Erase(-x["in/alpha"][..., j, :], x["in/beta"][..., j, :])
     if kind == "kk":
-        return x["in/kk"][..., j, :], x["in/kk"][..., j, :] * x["in/a"][..., j, :]
+        return Erase(x["in/kk"][..., j, :], x["in/kk"][..., j, :] * x["in/a"][..., j, :])
     if "in/erase_read" in x:
-        return x["in/erase_read"][..., j, :], x["in/erase_write"][..., j, :]
+        scale = x["in/erase_scale"][..., j, :] if "in/erase_scale" in x else None
+        return Erase(x["in/erase_read"][..., j, :], x["in/erase_write"][..., j, :], scale)
     return None

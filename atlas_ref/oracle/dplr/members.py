@@ -98,10 +98,16 @@ def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array
     v = x["in/v"]
     if member.erase == "given":
         pair = {n: x[f"in/{n}"] for n in ("erase_read", "erase_write") if f"in/{n}" in x}
+        if "in/erase_scale" in x:
+            pair["erase_scale"] = x["in/erase_scale"]
         return {"v": v, **pair}
     if member.erase == "error":
-        rate, k = ops.expand_dims(x["in/beta"], -1), wide(x["in/k"])
+        k = wide(x["in/k"])
         read = k if member.read == "in/k" else x[member.read]
+        if by_row(member, x):
+            rate = x["in/beta"]
+            return {"v": rate * v, "erase_read": read, "erase_write": k, "erase_scale": rate}
+        rate = ops.expand_dims(x["in/beta"], -1)
         return {"v": rate * v, "erase_read": read, "erase_write": rate * k}
     if member.erase == "gates":
         k = wide(x["in/k"])
@@ -111,6 +117,13 @@ def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array
     if member.erase == "kk":
         return {"v": v, "erase_read": x["in/kk"], "erase_write": x["in/kk"] * x["in/a"]}
     return {"v": v}
+
+
+def by_row(member: Member, x: Mapping[str, Array]) -> bool:
+    """Whether the erase has a factor for each row of the memory (DPLR-18, DPLRCASE-3)."""
+    if member.erase == "error":
+        return len(x["in/beta"].shape) == len(x["in/v"].shape)
+    return "in/erase_scale" in x
 
 
 def of_heads(v: Array, T: int) -> Array:

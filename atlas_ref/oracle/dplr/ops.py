@@ -55,7 +55,8 @@ def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
         ops += [(name, source, "DPLR-8" if own.member else "DPLR-2") for name, source in vectors]
         of = before if own.order == "after_error" else current
         ops.append((named("found", j, n), (of, vectors[0][0]), clause))
-        added = (named("found", j, n), named("erase_write", j, n), *added)
+        scale = ("in/erase_scale",) if "in/erase_scale" in x else ()
+        added = (named("found", j, n), named("erase_write", j, n), *scale, *added)
     if kind == "gates":
         ops.append((named("value", j, n), ("in/v", "in/write_gate"), "DPLR-8"))
         added = (*added[:2], named("value", j, n), key)

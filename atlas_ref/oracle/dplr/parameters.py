@@ -18,7 +18,7 @@ Order = Literal["after_error", "before_error"]
 Name: Any = Literal[tuple(members.MEMBERS)]
 
 #: Keys of a header of this rule.
-KEYS = ("schema", "rule", "level", "parameters", "trace", "note")
+KEYS = ("schema", "rule", "level", "form", "chunk", "parameters", "trace", "note")
 
 
 class Parameters(Frozen):

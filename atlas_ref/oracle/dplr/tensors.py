@@ -25,7 +25,8 @@ TENSORS: dict[str, Tensor] = {
     "in/log_retain": Tensor("... T, or ... T d_in", "in/retain", high=0.0),
     "in/erase_read": Tensor("... R d_in", "no erase"),
     "in/erase_write": Tensor("... R d_in", "no erase"),
-    "in/beta": Tensor("... R; of iplr and dplr ... R d_in", "by member"),
+    "in/erase_scale": Tensor("... R d_out", "1"),
+    "in/beta": Tensor("... R, or ... R d_out; of iplr and dplr ... R d_in", "by member"),
     "in/erase_key": Tensor("... R d_in", "by member"),
     "in/alpha": Tensor("... R d_in", "by member"),
     "in/kk": Tensor("... R d_in", "by member"),
@@ -55,7 +56,7 @@ def names(own: Parameters) -> tuple[set[str], set[str]]:
     if member.gated is True:
         free |= {"in/retain", "in/log_retain"}
     if member.erase == "given":
-        free |= {"in/erase_read", "in/erase_write", "in/bonus"}
+        free |= {"in/erase_read", "in/erase_write", "in/erase_scale", "in/bonus"}
     return needed, free
 
 
@@ -91,7 +92,8 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         "in/q": ((*heads, T, d_in),),
         "in/retain": gates,
         "in/log_retain": gates,
-        "in/beta": (wide,) if own.of.erase == "alpha" else ((*lead, rows),),
+        "in/beta": (wide,) if own.of.erase == "alpha" else ((*lead, rows), (*lead, rows, d_out)),
+        "in/erase_scale": ((*lead, rows, d_out),),
         "in/write_gate": ((*lead, rows, d_out),),
         "in/bonus": tuple((*lead[i:], d_in) for i in range(len(lead) + 1)),
         "in/M0": (memory,),
@@ -143,6 +145,8 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
     if pair[0] != pair[1]:
         absent = "in/erase_write" if pair[0] else "in/erase_read"
         raise ValueError(f"{absent}: missing, an erase has both of its vectors")
+    if "in/erase_scale" in inputs and not pair[0]:
+        raise ValueError("in/erase_scale: belongs to an erase, there is none")
 
 
 def _check_log(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import backend
+from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.dplr import loop, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
@@ -54,7 +55,7 @@ def _evaluate(
             fields[name] = np.asarray(x[f"in/{name}"]).astype(bool)
     config = _config(own, x)
     state = _start(own, config, x)
-    after, y = dplr.run(config, dplr.Tokens(**fields), state)
+    after, y = forms.run(form, config, dplr.Tokens(**fields), state, chunk)
     return {"out/y": y, "out/M": _turned(own, after.M)}, None
 
 
@@ -101,17 +102,13 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_form(case: Any, form: str, chunk: int | None) -> None:
-    """Refuse a form: a case is computed token by token (DPLRCASE-7).
+    """Refuse a form that does not compute the case (DPLRCASE-13).
 
     Raises:
-        ValueError: names the form and where the others are.
+        ValueError: names the form, the reason, and the form to use instead.
     """
-    if form != "sequential" or chunk is not None:
-        found = form if chunk is None else f"{form} with chunk {chunk}"
-        raise ValueError(
-            f"form: a case of rule dplr has sequential alone, found {found}; its chunk and scan "
-            "are functions of atlas_ref.forms.dplr"
-        )
+    own = parameters.parsed(case.header)
+    forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
 
 
 def _features(case: Any) -> set[str]:
@@ -158,6 +155,7 @@ SUBJECT = Subject(
             keeps=listed.keeps,
             named={},
         ),
+        forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
     ),
 )

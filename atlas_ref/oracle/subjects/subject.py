@@ -167,6 +167,7 @@ class Own(NamedTuple):
         convention: (header) -> the convention in force, where it is that of another rule.
         check_form: (case, form, chunk) -> None; refuses a form that does not compute it. None
             where the rule says which do.
+        forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
         swept: whether a sweep draws cases of it.
     """
@@ -195,6 +196,7 @@ class Own(NamedTuple):
     searched: Searched | None = None
     convention: Callable[[Any], Any] | None = None
     check_form: Callable[[Any, str, int | None], None] | None = None
+    forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
     swept: bool = True
 

@@ -15,7 +15,7 @@ from atlas_ref.forms import dplr as forms
 from atlas_ref.rules import dplr
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
-from tests.support.linear_family import FILES, MEMBERS, computed, drawn, recorded
+from tests.support.linear_family import BY_ROW, FILES, MEMBERS, computed, drawn, recorded
 from tests.truth import family_loops
 
 #: Form and tokens that it takes at once, with the clauses of each.
@@ -105,7 +105,7 @@ def test_gradients_are_those_of_the_literal_loop_by_complex_step(form, chunk, me
         assert_close(name, np.sum(own[name] * along), want, ANALYTIC)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [f for f in FILES if f not in BY_ROW], ids=lambda file: file.stem)
 @pytest.mark.parametrize(("form", "chunk"), WAYS[2:])
 def test_recordings_of_public_code_are_met(form, chunk, file):
     member, x, bars, want, gradients = recorded(file)
@@ -251,6 +251,15 @@ def test_scores_that_are_made_group_by_group_are_the_same(monkeypatch):
 def test_another_form_and_no_chunk_are_refused(form, chunk, message):
     with pytest.raises(ValueError, match=message):
         results(arrays(), form, chunk)
+
+
+@pytest.mark.clause("DPLR-12", "DPLR-18")
+@pytest.mark.parametrize("form", ["scan", "chunk"])
+def test_a_factor_for_each_row_of_the_erase_is_refused_by_name(form):
+    x = arrays(erase_scale=np.ones((2, 13, 3)))
+    with pytest.raises(ValueError, match=f"form: {form} has one erase for all rows of M, and a"):
+        results(x, form)
+    assert_close("M", results(x, "sequential")["M"], results(arrays(), form)["M"], ANALYTIC)
 
 
 @pytest.mark.clause("DPLR-12")

@@ -39,6 +39,14 @@ def made(member=None, *, logs=False, start=True, drop=(), events=True, **fields)
     return make(case.header.plain(), x)
 
 
+def by_value(member, **fields):
+    """A case whose erase has a factor for each value."""
+    case = made(member, **fields)
+    factors = np.random.default_rng(8).uniform(0.2, 1.0, case.inputs["in/v"].shape)
+    name = "in/erase_scale" if member is None else "in/beta"
+    return make(case.header.plain(), {**case.inputs, name: factors})
+
+
 GROUPS = {"groups": 2}
 CASES = {
     "rule": made(heads=2),
@@ -50,6 +58,8 @@ CASES = {
     "rwkv7": made("rwkv7"),
     "gdn2": made("gdn2", parameters={"k_norm": "l2", "norm_eps": 0.01}),
     "dplr": made("dplr"),
+    "delta": by_value("delta"),
+    "rows": by_value(None, d_out=4, start=False),
     "linear_attn": made("linear_attn", start=False),
     "oblong": made("gla", d_out=4, heads=2, start=False),
 }

@@ -44,6 +44,14 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
     return make(case.header.plain(), x)
 
 
+def by_value(member: str | None, **fields: Any) -> Any:
+    """A case whose erase has a factor for each value."""
+    case = made(member, **fields)
+    factors = np.random.default_rng(8).uniform(0.2, 1.0, case.inputs["in/v"].shape)
+    name = "in/erase_scale" if member is None else "in/beta"
+    return make(case.header.plain(), {**case.inputs, name: factors})
+
+
 KEYS = {"k_norm": "l2", "norm_eps": 0.01}
 CASES = {
     "rule": made(d_out=2, parameters={"state_layout": "(d_in, d_out)"}),
@@ -56,6 +64,8 @@ CASES = {
     "gdn2": made("gdn2", d_out=4),
     "dplr": made("dplr"),
     "delta": made("delta"),
+    "values": by_value("delta", d_out=4),
+    "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }

@@ -230,14 +230,69 @@ def test_a_drawn_case_depends_on_its_member():
     assert_differs("y", evaluate(kda).tensors["out/y"], evaluate(other).tensors["out/y"], 1e-3)
 
 
-@pytest.mark.clause("DPLRCASE-7")
+@pytest.mark.clause("DPLRCASE-13")
 @pytest.mark.parametrize("form", [{"form": "scan"}, {"form": "chunk", "chunk": 2}])
-def test_another_form_is_refused_with_the_place_where_it_is(form):
-    with pytest.raises(
-        atlas_ref.CaseError,
-        match=r"form: a case of rule dplr has sequential alone, found .*atlas_ref\.forms\.dplr",
-    ):
-        evaluate(drawn("kda"), **form)
+@pytest.mark.parametrize("member", NAMES)
+def test_another_form_computes_the_case_and_says_so(member, form, tmp_path):
+    case = drawn(member)
+    case = changed(case, M0=np.random.default_rng(4).standard_normal((2, 3, 4)))
+    found = evaluate(case, grad=True, **form)
+    want = evaluate(case, grad=True).tensors
+    for name, value in want.items():
+        assert_close(name, found.tensors[name], value, ANALYTIC)
+    save(tmp_path / "out.safetensors", found.header, {**case.inputs, **found.tensors})
+    stated = atlas_ref.load(tmp_path / "out.safetensors")
+    assert {stated.header.form, stated.header.chunk} == {form["form"], form.get("chunk")}
+    assert {each.verdict for each in atlas_ref.check(stated, **form)} == {"PASS"}
+
+
+@pytest.mark.clause("DPLRCASE-13", "DPLR-18")
+@pytest.mark.parametrize("form", ["scan", "chunk"])
+def test_a_form_that_does_not_compute_a_case_is_refused_with_the_reason(form):
+    case = drawn("delta")
+    rates = np.random.default_rng(4).uniform(0.1, 0.9, case.inputs["in/v"].shape)
+    case = changed(case, beta=rates)
+    with pytest.raises(atlas_ref.CaseError, match=f"form: {form} has one erase for all rows of M"):
+        evaluate(case, form=form)
+    with pytest.raises(atlas_ref.CaseError, match="form: 'exact', expected one of sequential, sc"):
+        evaluate(case, form="exact")
+
+
+@pytest.mark.clause("DPLRCASE-13")
+def test_a_form_of_other_rules_in_a_header_is_refused_and_theirs_in_one_of_dplr():
+    for rule, form in (("dplr", "exact"), ("delta", "chunk")):
+        fields = {"schema": 1, "rule": rule, "form": form}
+        with pytest.raises(atlas_ref.CaseError, match=f"form: the rule {rule} has sequential, .*"):
+            make(fields, {})
+        assert not jsonschema.Draft202012Validator(case_schema()).is_valid(fields)
+
+
+@pytest.mark.clause("DPLR-18", "DPLRCASE-3", "DPLRCASE-4")
+@pytest.mark.parametrize("member", ["delta", "kda", "gated_delta_product", None])
+def test_a_step_size_for_each_value_is_a_case_for_each_value(member):
+    """Rows of a memory know nothing of each other, so each is a memory with one value."""
+    chosen = {"steps": 2} if member == "gated_delta_product" else {}
+    case = drawn(member, parameters=chosen)
+    name = "in/erase_scale" if member is None else "in/beta"
+    rates = np.random.default_rng(4).uniform(0.1, 0.9, case.inputs["in/v"].shape)
+    whole = make(case.header.plain(), {**case.inputs, name: rates})
+    found, plain = evaluate(whole, grad=True).tensors, SUBJECTS["dplr"].plain
+    way = plain(whole.inputs, whole, Rounding(MEMBERS[0], functions.same, functions.same, None))
+    for each, value in way.items():
+        assert_close(each, value, found[each], ROUNDED)
+    for o in range(rates.shape[-1]):
+        cut = {"in/v": case.inputs["in/v"][..., o : o + 1], "in/y_bar": case.inputs["in/y_bar"]}
+        cut["in/y_bar"] = cut["in/y_bar"][..., o : o + 1]
+        of_row = {"in/beta": rates[..., o]}
+        if member is None:
+            erase = case.inputs["in/erase_write"] * rates[..., o : o + 1]
+            of_row = {"in/erase_write": erase}
+        alone = evaluate(make(case.header.plain(), {**case.inputs, **cut, **of_row}), grad=True)
+        assert_close("y", found["out/y"][..., o : o + 1], alone.tensors["out/y"], ANALYTIC)
+        assert_close("M", found["out/M"][..., o : o + 1, :], alone.tensors["out/M"], ANALYTIC)
+        if member is not None:
+            slope = found["grad/beta"][..., o]
+            assert_close("beta", slope, alone.tensors["grad/beta"], ANALYTIC)
 
 
 @pytest.mark.clause("DPLRCASE-7")

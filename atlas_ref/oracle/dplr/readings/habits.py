@@ -90,12 +90,26 @@ def _of_rates(at: Seen) -> Iterator[Reading]:
     if kind == "error":
         yield _mistake("erase without beta", "the erase had no in/beta", no_beta="erase")
         yield _mistake("write without beta", "the write had no in/beta", no_beta="write")
+        yield from _of_rates_per_value(at)
+    if "in/erase_scale" in at.inputs:
+        words = "in/erase_scale was absent"
+        yield _mistake("erase_scale forgotten", words, _without("in/erase_scale"))
     names = {"error": ("beta",), "gates": ("erase_gate", "write_gate"), "kk": ("a",)}
     for each in names.get(kind, ()):
         name = f"in/{each}"
         yield _mistake(f"{each} forgotten", f"{name} was 1", _changed(name, _ones))
         words = f"{name} was applied twice"
         yield _mistake(f"{each} twice", words, _changed(name, lambda x: x * x))
+
+
+def _of_rates_per_value(at: Seen) -> Iterator[Reading]:
+    """Step sizes that are of another axis than that of values."""
+    if len(at.inputs["in/beta"].shape) == len(at.inputs["in/v"].shape):
+        words = "all values had the mean of in/beta"
+        yield _mistake("mean beta", words, _changed("in/beta", _mean_channel))
+        if at.square:
+            words = "in/beta was on key channels"
+            yield _mistake("beta on keys", words, beta_on_keys=True)
 
 
 def _of_read(at: Seen) -> Iterator[Reading]:
@@ -166,7 +180,7 @@ def _of_tokens(at: Seen) -> Iterator[Reading]:
 
 #: Tensors with a row for each step.
 ROWS = (
-    "in/k", "in/v", "in/erase_read", "in/erase_write", "in/beta", "in/erase_key",
+    "in/k", "in/v", "in/erase_read", "in/erase_write", "in/erase_scale", "in/beta", "in/erase_key",
     "in/alpha", "in/kk", "in/a", "in/erase_gate", "in/write_gate",
 )  # fmt: skip
 
@@ -252,6 +266,6 @@ def _reversed(at: Seen, names: list[str], inputs: Inputs) -> Inputs:
     order = np.arange(count).reshape(-1, n)[:, ::-1].ravel()
     changed = {}
     for name in names:
-        by_row = name == "in/beta" and at.own.of.erase != "alpha"
-        changed[name] = inputs[name][..., order] if by_row else inputs[name][..., order, :]
+        number = len(inputs[name].shape) < len(inputs["in/v"].shape)  # one for each row
+        changed[name] = inputs[name][..., order] if number else inputs[name][..., order, :]
     return {**inputs, **changed}
