@@ -23,8 +23,6 @@ AXES: dict[str, list[Any]] = {
     "rate": ["momentum", "memory", "both", "split", "none"],
     "momentum_sign": ["plus", "minus"],
     "momentum_kind": ["sum", "average"],
-    "retain_bounds": ["none", [0.4, 0.6]],
-    "step_bounds": ["none", [0.1, 0.2]],
     "direction": ["descent", "ascent"],
     "value_sign": ["minus", "plus"],
     "read": ["after", "before", "chunk_start", "call_end"],

@@ -104,14 +104,7 @@ IDLE = ("newton_schulz", "layout", "norm_place")
 
 #: Presets and axes of every rule that are stated, not drawn: they came after draw 2, which would be
 #: another draw with them (SWEEP-2).
-LATER = (
-    "nl-hecate-clamp",
-    "norm_eps",
-    "norm_guard",
-    "momentum_kind",
-    "retain_bounds",
-    "step_bounds",
-)
+LATER = ("nl-hecate-clamp", "norm_eps", "norm_guard", "momentum_kind")
 
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:

@@ -82,8 +82,6 @@ SLOW = "slow"
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
     "query_scale": (1.0, "1/sqrt(d_in)"),
-    "retain_bounds": ("none",),
-    "step_bounds": ("none",),
 }
 
 _NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
