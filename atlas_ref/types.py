@@ -24,7 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from atlas_ref import backend
 from tape.core import Array, plain, shape
 
-__all__ = ["Array", "Dims", "Frozen", "Pulse", "bind_dims"]
+__all__ = ["Array", "Dims", "Frozen", "Phase", "Pulse", "bind_dims"]
+
+#: What a pass over tokens is for (PULSE-8).
+Phase = Literal["build", "test", "stream"]
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ class Pulse(Frozen):
 
     step: Annotated[int, Field(ge=0)] = 0
     active: tuple[bool, ...] = (True,)
-    phase: Literal["build", "test", "stream"] = "build"
+    phase: Phase = "build"
     chunk_boundaries: tuple[bool, ...] = ()
 
     def is_active(self, level: int) -> bool:

@@ -13,13 +13,12 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Array, Frozen, Pulse
+from atlas_ref.types import Array, Frozen, Phase, Pulse
 
 #: Periods of four levels, from the fastest to the slowest (PULSE-2).
 PERIODS = (1, 8, 64, 512)
 
 Count = Annotated[int, Field(ge=1)]
-Phase = Literal["build", "test", "stream"]
 Unit = Literal["token", "call"]
 
 #: Settings that a saved conductor must share with the one that it is restored into (PULSE-9).

@@ -17,6 +17,7 @@ import numpy as np
 from atlas_ref.messages import shown
 from atlas_ref.models import checkpoint as models
 from atlas_ref.models import language_model
+from atlas_ref.models.shapes import check_tensors
 from atlas_ref.optim import groups
 from atlas_ref.storage import files, lifetimes
 from atlas_ref.storage.json_text import decoded
@@ -72,8 +73,8 @@ def save(folder: Path, own: Task, moment: Moment) -> Path:
     Raises:
         ValueError: names the file that cannot be written, or the parameter that is not finite.
     """
-    models.tensors_of(own.config, moment.params)  # which refuses what is not finite
     contents, tensors = lifetimes.packed(lifetimes.Held(moment.params, context=moment.state))
+    check_tensors(models.needed_by(own.config), _below(PARAMS, tensors))
     held = groups.tensors_of(moment.optimiser)
     tensors |= {OPTIMISER + name: np.asarray(each) for name, each in held.items()}
     contents[MEMBER] = {
@@ -104,11 +105,8 @@ def whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def of_run(metadata: Mapping[str, str]) -> bool:
-    """Whether the file with this metadata is a checkpoint of training."""
-    if lifetimes.KEY not in metadata:
-        return EARLIER in metadata
-    header = decoded(metadata[lifetimes.KEY])
-    return isinstance(header, dict) and MEMBER in header
+    """Whether the file with this metadata is read as a checkpoint of training."""
+    return lifetimes.KEY in metadata or EARLIER in metadata
 
 
 def header_of(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.vectors.sets.expected import expected
-from tests.support.close import Tolerance, assert_close, relative_error
+from tests.support.certified import assert_certified, assert_expected_is_certified
+from tests.support.close import Tolerance, relative_error
 from tests.support.linear_family import RECORDED
 
 FILES = sorted(RECORDED.glob("*.safetensors"))
@@ -63,13 +63,7 @@ def with_logs(case: Case) -> Case:
 
 
 def agrees(case: Case) -> None:
-    """Every result and gradient has its certified value, and each of these is resolved."""
-    found = certify(case, grad=True)
-    assert found.unresolved == {}
-    own = evaluate(case, grad=True).tensors
-    assert set(own) == set(found.values)
-    for name, value in found.values.items():
-        assert_close(name, own[name], value, ROUNDED)
+    assert_certified(case, ROUNDED)
 
 
 def worst(file: str) -> float:
@@ -312,7 +306,4 @@ def test_a_parameter_that_certify_does_not_know_is_refused(monkeypatch: pytest.M
 @pytest.mark.clause("CERT-18", "VEC-6")
 def test_expected_values_of_a_vector_are_the_certified_ones() -> None:
     case = drawn("gdn2")
-    found = certify(case, grad=True).values
-    values = expected(case, grad=True)
-    assert set(values) == set(found)
-    assert all(np.array_equal(values[name], found[name]) for name in found)
+    assert_expected_is_certified(case)

@@ -15,8 +15,8 @@ from atlas_ref.certify.evaluate import evaluate as balls
 from atlas_ref.certify.tnt import projection, run, settings
 from atlas_ref.oracle.cases.case import Case, Unsupported, make
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.vectors.sets.expected import expected
 from tests.support import tnt_cases
+from tests.support.certified import assert_certified, assert_expected_is_certified
 from tests.support.close import Tolerance, assert_close, relative_error
 from tests.truth import tnt_loops as loops
 
@@ -96,14 +96,7 @@ def with_bars(case: Case) -> Case:
 
 
 def agrees(case: Case) -> None:
-    """Every result and gradient has its certified value, and each of these is resolved."""
-    found = certify(case, grad=True)
-    assert found.unresolved == {}
-    own = evaluate(case, grad=True).tensors
-    assert set(own) - {"out/state/position"} == set(found.values)
-    for name, value in found.values.items():
-        assert own[name].shape == value.shape
-        assert_close(name, own[name], value, ROUNDED)
+    assert_certified(case, ROUNDED)
 
 
 def looped(number: int, **more: Any) -> tuple[tnt_cases.Drawn, Case, list[loops.Result]]:
@@ -226,7 +219,7 @@ def test_differences_of_values_prove_every_derivative(name: str) -> None:
 
 @pytest.mark.clause("CERT-8", "CERT-19")
 def test_a_rest_as_long_as_the_limit_is_left_open_and_others_are_decided() -> None:
-    """The rest of (5, 4, 3) beside (1, 1, 2) is half of it, and 1/6 is no number of binary digits."""
+    """The rest of (5, 4, 3) beside (1, 1, 2) is half of it; 1/6 has no end in binary."""
     moved = {"kind": "orthogonal", "range": "sequence", "dependent": 0.5}
     parameters = {"rule": "delta", "locals": [{**LOCALS[0], "projection": moved}]}
     case = tnt_cases.made(tokens=2, d_in=3, d_out=1, heads=1, parameters=parameters)
@@ -359,7 +352,4 @@ def test_deep_memories_in_a_tnt_are_refused_with_what_to_do_instead() -> None:
 @pytest.mark.clause("CERT-19", "VEC-6")
 def test_expected_values_of_a_vector_are_the_certified_ones() -> None:
     case = named("appendix C")
-    found = certify(case, grad=True).values
-    values = expected(case, grad=True)
-    assert set(values) == set(found)
-    assert all(np.array_equal(values[name], found[name]) for name in found)
+    assert_expected_is_certified(case)

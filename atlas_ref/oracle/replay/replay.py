@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from atlas_ref.messages import Progress, unwatched
-from atlas_ref.oracle.cases.case import Case, CaseError, load_results, require_supported
-from atlas_ref.oracle.cases.family import require_family
+from atlas_ref.oracle.cases.case import Case, CaseError, load_results
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, rounded
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
@@ -37,6 +36,7 @@ from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, STATES, Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
+from atlas_ref.oracle.replay.trace import require_traced
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY
 
@@ -118,7 +118,7 @@ def replay(
             dtype.
         Unsupported: a reserved rule.
     """
-    require_replayable(case)
+    require_traced(case, "replay")
     if dtype is not None:
         check_dtype(case.name, dtype)
     check_size(case)
@@ -167,27 +167,13 @@ def replay_file(
         CaseError: not a whole case file, a header of another case, and everything that `replay`
             refuses.
     """
-    require_replayable(case)
+    require_traced(case, "replay")
     label = os.fspath(path)
     header, tensors = load_results(label)
     check_header(case, header, label)
     if header.chunk is not None and case.header.chunk is None:
         case = case.replaced(header=case.header.replaced(chunk=header.chunk))
     return replay(case, tensors, dtype=dtype, label=label, nearest=nearest, progress=progress)
-
-
-def require_replayable(case: Case) -> None:
-    """Refuse a reserved rule, and a block of levels.
-
-    Raises:
-        Unsupported: names the rule.
-        CaseError: a block.
-    """
-    require_supported(case)
-    traced = SUBJECTS[case.header.rule].traced
-    require_family(case, "replay", own=traced)
-    if traced is None:
-        case.require_one_memory("replay")
 
 
 def first_wrong(findings: Iterable[Finding]) -> Finding | None:

@@ -41,11 +41,7 @@ def trace(
         CaseError: no cotangent, an unknown dtype, an input that the dtype cannot hold.
         Unsupported: a reserved rule.
     """
-    require_supported(case)
-    own = SUBJECTS[case.header.rule].traced
-    require_family(case, "a trace", own=own)
-    if own is None:
-        case.require_one_memory("a trace")
+    require_traced(case, "a trace")
     check_dtype(case.name, dtype)
     check_size(case)
     inputs = arithmetic_inputs(case, dtype)
@@ -59,6 +55,23 @@ def trace(
             name: np.ascontiguousarray(value.astype(STORED[dtype]))
             for name, value in tensors.items()
         }
+
+
+def require_traced(case: Case, what: str) -> None:
+    """Refuse a reserved rule, a rule without a trace, and a block of levels.
+
+    Args:
+        what: asked for, such as "a trace".
+
+    Raises:
+        Unsupported: names the rule.
+        CaseError: a block, or a rule that other commands take.
+    """
+    require_supported(case)
+    own = SUBJECTS[case.header.rule].traced
+    require_family(case, what, own=own)
+    if own is None:
+        case.require_one_memory(what)
 
 
 def traced(

@@ -14,11 +14,11 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay, replay_file
-from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs, header_trace, trace, traced
+from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs, trace, traced
 from tests.support import deep_cases, deep_memories
 from tests.support.close import assert_close, reordered
 from tests.support.deep_requests import REQUESTS
-from tests.support.replayed import assert_first_wrong
+from tests.support.replayed import assert_first_wrong, assert_listed
 from tests.truth import deep_memory_loops as loops
 
 CASES = {name: deep_cases.made(**request) for name, request in REQUESTS.items()}
@@ -75,23 +75,8 @@ LOOSE = reordered(64, amplification=1e4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_listed_ops_are_those_that_are_computed_in_order(name: str) -> None:
     case = CASES[name]
-    called: list[str] = []
-
-    def take(op: str, t: int, compute: Any, *args: Any, counts: Any = None) -> Any:
-        called.append(op)
-        return compute(*args)
-
-    run_ops(case, arithmetic_inputs(case, "float64"), take)
-    names = [op for op, _, _ in ops.listed(case)]
-    assert set(called) == set(names)
-    assert len(names) == len(set(names))
-    for op, inputs, clause in ops.listed(case):
-        assert clause.startswith(("DEEP-", "MEMFUN-", "NS-"))
-        for source in inputs:
-            bare = source.partition("[")[0]
-            assert bare in case.inputs or names.index(bare) < names.index(op) or "[" in source
-    listed_ops = header_trace(case)
-    assert [each["op"] for each in listed_ops] == names
+    names = assert_listed(case)
+    assert all(clause.startswith(("DEEP-", "MEMFUN-", "NS-")) for _, _, clause in ops.listed(case))
     results = traced(case, evaluate(case))
     assert {f"trace/{op}" for op in names} == {n for n in results.tensors if "trace/" in n}
 

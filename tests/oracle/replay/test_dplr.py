@@ -13,11 +13,10 @@ from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import ops, parameters
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay
-from atlas_ref.oracle.replay.trace import arithmetic_inputs, header_trace, trace
+from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, assert_close
-from tests.support.replayed import assert_first_wrong
+from tests.support.replayed import assert_first_wrong, assert_listed
 from tests.truth import dplr_trace as literal
 
 
@@ -118,25 +117,7 @@ def test_every_op_and_its_adjoint_are_those_of_loops(name: str) -> None:
 @pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
 @pytest.mark.parametrize("name", CASES)
 def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
-    case = CASES[name]
-    called: set[str] = set()
-
-    def take(op: str, t: int, compute: Any, *args: Any, counts: Any = None) -> Any:
-        called.add(op)
-        assert t in ops.tokens(case, op)
-        return compute(*args)
-
-    run_ops(case, arithmetic_inputs(case, "float64"), take)
-    names = [op for op, _, _ in ops.listed(case)]
-    assert (called, len(called)) == (set(names), len(names))
-    for place, (op, inputs, _) in enumerate(ops.listed(case)):
-        for source in inputs:
-            bare, earlier, _ = source.partition("[")
-            assert bare in case.inputs or bare in (names if earlier else names[:place]), (
-                op,
-                source,
-            )
-    assert [each["op"] for each in header_trace(case)] == names
+    assert_listed(CASES[name])
 
 
 @pytest.mark.clause("DPLRCASE-11")

@@ -9,13 +9,12 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import replay
-from atlas_ref.oracle.replay.trace import arithmetic_inputs, header_trace, trace, traced
+from atlas_ref.oracle.replay.trace import trace, traced
 from atlas_ref.oracle.tnt import ops
 from tests.support import tnt_cases
 from tests.support.close import assert_close, reordered
-from tests.support.replayed import assert_first_wrong
+from tests.support.replayed import assert_first_wrong, assert_listed
 from tests.truth import tnt_loops as loops
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -95,22 +94,7 @@ def test_memories_and_queries_at_each_token_are_those_of_loops(number: int) -> N
 @pytest.mark.parametrize("name", CASES)
 def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
     case = CASES[name]
-    called: set[str] = set()
-
-    def take(op: str, t: int, compute: Any, *args: Any, counts: Any = None) -> Any:
-        called.add(op)
-        assert (own := ops.tokens(case, op)) is None or t in own
-        return compute(*args)
-
-    run_ops(case, arithmetic_inputs(case, "float64"), take)
-    names = [op for op, _, _ in ops.listed(case)]
-    assert called == set(names)
-    assert len(names) == len(called)
-    for op, inputs, _ in ops.listed(case):
-        for source in inputs:
-            bare = source.partition("[")[0]
-            assert bare in case.inputs or bare in names or source.endswith("]"), (op, source)
-    assert [each["op"] for each in header_trace(case)] == names
+    names = assert_listed(case)
     results = traced(case, evaluate(case))
     assert {f"trace/{op}" for op in names} == {n for n in results.tensors if "trace/" in n}
 
