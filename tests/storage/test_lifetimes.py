@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,10 @@ def structure(of: str, **fields: Any) -> dict[str, Any]:
         ({"parts": structure("atlas_ref.rules.omega:run")}, "state: not one of this version"),
         ({"parts": structure("atlas_ref.rules.none:State")}, "state: not one of this version"),
         (
+            {"parts": structure("atlas_ref.rules.omega:np.linalg._linalg.QRResult", Q=1, R=2)},
+            "state: not one of this version",
+        ),
+        (
             {"parts": structure("atlas_ref.rules.omega:np.ndarray")},
             "state: not one of this version",
         ),
@@ -181,3 +186,15 @@ def test_a_deep_memory_goes_on_from_a_file(tmp_path):
     )
     _, uncut = projection.run_tokens(rule, config, params, x[:, 4:], state)
     assert np.array_equal(y, uncut)
+
+
+@pytest.mark.clause("LIFE-5")
+@pytest.mark.parametrize("module", ["this", "atlas_ref.cli.__main__", "atlas_ref.rules..os"])
+def test_no_module_that_a_file_names_is_imported_but_those_of_data(module, tmp_path):
+    header, tensors = lifetimes.packed(Held(state=np.ones(2)))
+    path, before = tmp_path / "a.safetensors", set(sys.modules)
+    parts = structure(f"{module}:d")
+    files.write(path, lifetimes.sealed(header | {"parts": parts}, tensors), tensors)
+    with pytest.raises(ValueError, match="state: not one of this version"):
+        lifetimes.load(path)
+    assert set(sys.modules) == before
