@@ -197,7 +197,7 @@ def number_of(mask: bool) -> Matrix:
 
 
 def _convention(m: Memory, convention: Any) -> Any:
-    """The convention of a memory's run (TNT-13, TNT-14)."""
+    """The convention of a memory's run (TNT-13)."""
     axes = {
         "reference": "running" if m.base == "running" else "chunk_start",
         "read": "chunk_start" if m.read == "none" else m.read,
