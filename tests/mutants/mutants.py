@@ -443,9 +443,7 @@ FORWARD: tuple[Mutant, ...] = (
         "momentum-absent-is-one",
         "without a momentum gate momentum is 1",
         f"{_OMEGA}:_momentum",
-        Edited(
-            "return signed if gates.momentum is None", "return S + signed if gates.momentum is None"
-        ),
+        Edited("return signed if m is None", "return S + signed if m is None"),
         values("omega-still") + reductions("omega-delta"),
     ),
     Mutant(

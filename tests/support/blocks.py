@@ -102,7 +102,8 @@ def drawn(
 ) -> tuple[cms.Params, Array, cms.Context]:
     """Drawn parameters, tokens and context of a block.
 
-    Gates are away from their start, memories neither zero nor symmetric.
+    Gates are away from their start, those of momentum at no level near 1, where a derivative drowns
+    in rounding; memories are neither zero nor symmetric.
     """
     draw = np.random.default_rng(seed)
     levels = []
@@ -112,7 +113,7 @@ def drawn(
             if gate is None
             else type(gate)(
                 W=draw.standard_normal(gate.W.shape) / 2,
-                b=gate.b / 2 + draw.standard_normal(gate.b.shape),
+                b=(1.5 if name == "momentum" else gate.b) / 2 + draw.standard_normal(gate.b.shape),
             )
             for name, gate in params.gates.__dict__.items()
         }
