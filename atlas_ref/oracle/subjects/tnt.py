@@ -229,7 +229,6 @@ SUBJECT = Subject(
         convention=parameters.convention,
         check_form=_check_form,
         sample=tnt_inputs.SAMPLE,
-        swept=False,
     ),
 )
 

@@ -22,10 +22,11 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError, save
 from atlas_ref.oracle.cases.features import declared
 from atlas_ref.oracle.cases.inputs import check_dtype
+from atlas_ref.oracle.drawing import Space
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.sources.answers import Source
-from atlas_ref.oracle.sweep.draw import DRAW, Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, drawn
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
@@ -87,7 +88,7 @@ def sweep(
     *,
     cases: int = 100,
     seed: int = 0,
-    choices: Choices | None = None,
+    choices: Space | None = None,
     only: Sequence[str] | None = None,
     dtype: str | None = None,
     state_dtype: str | None = None,
