@@ -43,6 +43,7 @@ class Drawing(NamedTuple):
         tensors: (inputs, fields, header, generator) -> None; adds tensors that a request does not
             name and changes their kind, by those of the fields that `of_tensors` names.
         of_tensors: names of the space that `tensors` reads.
+        closed: names that take no other values than those of the space.
         long: names of the space whose values are others in a long case (SWEEP-12); empty for a rule
             without such cases.
         slow: the change of a long case, whose regime has the name slow.
@@ -55,6 +56,7 @@ class Drawing(NamedTuple):
     convention: Callable[[np.random.Generator], dict[str, Any]] | None = None
     tensors: Callable[[Arrays, Mapping[str, Any], Any, np.random.Generator], None] | None = None
     of_tensors: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     long: Space = {}
     slow: Change | None = None
     moves: tuple[Move, ...] = ()

@@ -22,6 +22,7 @@ from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
+from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Frozen
@@ -236,6 +237,7 @@ SUBJECT = Subject(
         convention=parameters.convention,
         check_form=_check_form,
         sample=tnt_inputs.SAMPLE,
+        drawing=DRAWING,
     ),
 )
 

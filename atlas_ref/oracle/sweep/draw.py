@@ -81,6 +81,10 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
             raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(names)} are")
         if not values:
             raise CaseError(f"sweep: {name}: at least one value is needed")
+        for value in values if name in of.closed else ():
+            if value not in of.space[name]:
+                words = ", ".join(dict.fromkeys(map(str, of.space[name])))
+                raise CaseError(f"sweep: {name}: {value!r} is none of {words}")
     for name in choices.get("regime", ()):
         known = (*of.regimes, *((SLOW,) if of.long else ()))
         if name not in known:
