@@ -18,7 +18,7 @@ Rule = Annotated[
     str,
     typer.Argument(
         metavar="RULE",
-        help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or deep_memory",
+        help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt or dplr",
         autocompletion=options.rules,
     ),
 ]

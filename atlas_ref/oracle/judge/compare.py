@@ -333,6 +333,8 @@ def compare_arrays(
     if got.dtype.name not in STORED:
         why = f"no tolerance is stated for {got.dtype.name}"
         return row._replace(verdict="UNDECIDABLE", tolerance=None, basis="", why=why)
+    if want.size == 0:  # the keys that a window of one key leaves
+        return row._replace(verdict="PASS", error=0.0)
     got, want = got.astype(np.float64), want.astype(np.float64)
     bad = _first(~np.isfinite(got))
     if bad is not None:

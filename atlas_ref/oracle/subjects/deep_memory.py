@@ -16,6 +16,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.deep.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
@@ -166,6 +167,7 @@ SUBJECT = Subject(
         tolerance=TOLERANCE,
         measured=True,
         has_convention=True,
+        drawing=DRAWING,
         states=STATE,
         features=void.features,
         traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),

@@ -17,6 +17,7 @@ from atlas_ref.oracle.dplr import loop, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
@@ -133,7 +134,7 @@ SUBJECT = Subject(
     plain=_plain,
     draw=tensors.draw,
     has_axes=False,
-    instead="atlas-ref eval, check, replay, tolerance, identify and certify do",
+    instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
     own=Own(
         check_header=parameters.check_header,
@@ -146,6 +147,7 @@ SUBJECT = Subject(
         measured=True,
         states=STATE,
         features=_features,
+        drawing=DRAWING,
         check_form=_check_form,
         searched=Searched(
             settings=listed.settings,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from atlas_ref.oracle.drawing import Drawing
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import Rule
@@ -169,7 +170,7 @@ class Own(NamedTuple):
             where the rule says which do.
         forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
-        swept: whether a sweep draws cases of it.
+        drawing: what a sweep draws of it; None where it draws no case.
     """
 
     check_header: Callable[[Any], None]
@@ -198,7 +199,7 @@ class Own(NamedTuple):
     check_form: Callable[[Any, str, int | None], None] | None = None
     forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
-    swept: bool = True
+    drawing: Drawing | None = None
 
 
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:

@@ -22,6 +22,7 @@ from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
+from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Frozen
@@ -82,11 +83,9 @@ def _evaluate(
         Tokens(**{name: own[name] for name in loop.TOKENS if name in own}, reset=reset)
         for own in each.values()
     )
-    first = tuple(
-        tnt.Initial(M=own.get("M0"), S=own.get("S0"), W_QK=own.get("W_QK")) for own in each.values()
-    )
-    params = tnt.Params(memories=first)
     k = given[0].k
+    first = tuple(_initial(own, k.shape[:-2]) for own in each.values())
+    params = tnt.Params(memories=first)
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
         state = start_like(made, params, k.shape[:-2], k)
         if "in/state/position" in inputs:
@@ -99,6 +98,15 @@ def _evaluate(
         left |= {"P": place.keys.total, "P_size": place.keys.size, "P_keys": place.keys.rows}
         out |= {f"out/state/{m.name}/{name}": left[name] for name in needs}
     return out, None
+
+
+def _initial(own: Mapping[str, Array], lead: tuple[int, ...]) -> tnt.Initial:
+    """Where a memory starts; tensors with unlike leading axes each get those of the tokens."""
+    names = {"M": "M0", "S": "S0", "W_QK": "W_QK"}
+    given = {field: own[name] for field, name in names.items() if name in own}
+    if len({x.shape[:-2] for x in given.values()}) > 1:
+        given = {field: tape.broadcast_to(x, (*lead, *x.shape[-2:])) for field, x in given.items()}
+    return tnt.Initial(**given)
 
 
 def _resumed(
@@ -229,7 +237,7 @@ SUBJECT = Subject(
         convention=parameters.convention,
         check_form=_check_form,
         sample=tnt_inputs.SAMPLE,
-        swept=False,
+        drawing=DRAWING,
     ),
 )
 

@@ -6,26 +6,18 @@ The remainder is a case again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import Tensor, legal
+from atlas_ref.oracle.drawing import Candidate
 from atlas_ref.parts import feature_maps
-
-Arrays = dict[str, np.ndarray[Any, Any]]
 
 #: Maps whose features are as many as the numbers that they map.
 _SAME = ("identity", "elu", "residual_mlp", "elementwise")
-
-
-class Candidate(NamedTuple):
-    """A header and tensors that may or may not be a case."""
-
-    header: dict[str, Any]
-    tensors: Arrays
 
 
 def table_of(case: Case) -> dict[str, Tensor]:

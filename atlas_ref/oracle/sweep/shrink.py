@@ -15,9 +15,9 @@ import numpy as np
 from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, effective, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header
 from atlas_ref.oracle.cases.tensors import legal
+from atlas_ref.oracle.drawing import Arrays, Candidate, Move, smaller
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.oracle.sweep import deep_cut
-from atlas_ref.oracle.sweep.cut import Arrays, Candidate, axis_sizes, cut, flattened, table_of
+from atlas_ref.oracle.sweep.cut import axis_sizes, cut, flattened, table_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 
@@ -31,8 +31,8 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
     search = _Search(case, fails, most)
     moves: tuple[Callable[[_Search], None], ...]
     moves = (_tokens, _settings, _optional, _dimensions, _formats, _values)
-    if SUBJECTS[case.header.rule].own is not None:
-        moves = (*(_taking(each) for each in deep_cut.MOVES), _formats, _values)
+    if (own := SUBJECTS[case.header.rule].own) is not None and own.drawing is not None:
+        moves = (*(_taking(each) for each in own.drawing.moves), _formats, _values)
     improved = True
     while improved and not search.spent:
         before = search.accepted
@@ -42,11 +42,11 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
     return search.case, search.comparisons
 
 
-def _taking(smaller: Callable[[Case], Iterator[Candidate | None]]) -> Callable[[_Search], None]:
+def _taking(candidates: Move) -> Callable[[_Search], None]:
     """A move that takes candidates of a case, then of what they left, while one fails."""
 
     def move(search: _Search) -> None:
-        while search.first(smaller(search.case)):
+        while search.first(candidates(search.case)):
             pass
 
     return move
@@ -139,11 +139,11 @@ def _settings(search: _Search) -> None:
             )
     _conventions(search)
     while search.case.header.window > 1 and search.first(
-        cut(search.case, "c", range(n)) for n in _smaller(search.case.header.window)
+        cut(search.case, "c", range(n)) for n in smaller(search.case.header.window)
     ):
         pass
     while (h := search.case.header).span and search.first(
-        _with(search.case, span=n) for n in _smaller(h.span or 1)
+        _with(search.case, span=n) for n in smaller(h.span or 1)
     ):
         pass
 
@@ -169,11 +169,6 @@ def _conventions(search: _Search) -> None:
         smallest := _nested(_changes(search.case))
     ):
         search.attempt(_with(search.case, convention=smallest or None))
-
-
-def _smaller(size: int) -> Iterator[int]:
-    """Sizes to try instead, the boldest first."""
-    yield from dict.fromkeys(n for n in (1, size // 2, size - 1) if 1 <= n < size)
 
 
 def _changes(case: Case) -> dict[str, Any]:
@@ -351,8 +346,8 @@ def _replaced(case: Case, name: str, values: np.ndarray[Any, Any]) -> Candidate:
 
 
 def _bits(x: np.ndarray[Any, Any]) -> int:
-    """Significant bits of all entries together: 0 has none, a power of two has one."""
-    mantissa, _ = np.frexp(np.atleast_1d(x))
+    """Significant bits of all entries together: 0 has none, a power of two and infinity have one."""
+    mantissa, _ = np.frexp(np.where(np.isinf(x), 1.0, np.atleast_1d(x)))
     whole = np.abs(np.ldexp(mantissa, 53)).astype(np.uint64)
     lowest = np.where(whole == 0, 1, whole & (~whole + np.uint64(1)))
     return int(np.sum(np.where(whole == 0, 0.0, 53.0 - np.log2(lowest.astype(np.float64)))))

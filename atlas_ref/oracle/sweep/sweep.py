@@ -22,10 +22,11 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError, save
 from atlas_ref.oracle.cases.features import declared
 from atlas_ref.oracle.cases.inputs import check_dtype
+from atlas_ref.oracle.drawing import Space
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.sources.answers import Source
-from atlas_ref.oracle.sweep.draw import DRAW, Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, drawn
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
@@ -87,7 +88,7 @@ def sweep(
     *,
     cases: int = 100,
     seed: int = 0,
-    choices: Choices | None = None,
+    choices: Space | None = None,
     only: Sequence[str] | None = None,
     dtype: str | None = None,
     state_dtype: str | None = None,
@@ -103,7 +104,8 @@ def sweep(
     """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
 
     Args:
-        rule: omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or deep_memory.
+        rule: omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt or
+            dplr.
         source: an implementation by its name, or any source; the latter must be picklable to go to
             other processes.
         choices: fixed parts of the draw, name -> values that it may take (SWEEP-3).

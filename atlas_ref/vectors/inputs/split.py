@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.deep.sweep.cut import taken
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.cut import cut
-from atlas_ref.oracle.sweep.deep_cut import taken
 from atlas_ref.rules import FAMILY
 
 #: Results of one call that are inputs of the next, and their names there.

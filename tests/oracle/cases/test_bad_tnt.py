@@ -57,11 +57,3 @@ def test_levels_takes_no_tnt_and_says_so_in_one_line(cli, tmp_path):
     assert (ran.code, ran.out) == (2, "") or ran.code == 3
     assert ran.err.count("\n") == 1
     assert "rule tnt: has no levels; rule cms has levels" in ran.err
-
-
-@pytest.mark.clause("TNTCASE-11")
-def test_sweep_draws_no_tnt_and_says_of_which_rules_it_does(cli):
-    ran = cli("sweep", "tnt", "--impl", "tests.support.tnt_implementations:right")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("atlas-ref: sweep: rule 'tnt' is none of omega, titans_lmm, ")
-    assert ran.err.count("\n") == 1

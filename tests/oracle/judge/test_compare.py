@@ -115,6 +115,14 @@ def test_a_result_of_another_shape_is_wrong_whatever_its_dtype(kind):
 
 
 @pytest.mark.clause("CASE-20")
+@pytest.mark.parametrize("kind", [np.float64, np.float32, ml_dtypes.bfloat16])
+def test_a_result_without_entries_is_equal_by_its_shape(kind):
+    row = verdict(np.zeros((2, 0, 3), kind), np.zeros((2, 0, 3)))
+    assert (row.verdict, row.error, row.place) == ("PASS", 0.0, None)
+    assert verdict(np.zeros((2, 1, 3), kind), np.zeros((2, 0, 3))).verdict == "WRONG"
+
+
+@pytest.mark.clause("CASE-20")
 @pytest.mark.parametrize(
     "kind", ["float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64"]
 )

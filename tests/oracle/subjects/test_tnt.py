@@ -278,3 +278,21 @@ def test_settings_without_effect_and_features_are_told() -> None:
         "momentum",
         "gradient",
     }
+
+
+@pytest.mark.clause("TNTCASE-3", "TNT-2")
+@pytest.mark.parametrize("own", ["M0", "S0", "W_QK"])
+def test_tensors_of_a_start_may_have_unlike_leading_axes(own: str) -> None:
+    """One tensor of a memory's start has a matrix for each row, the others one for all rows."""
+    local = {"span": 2, "shard": 3, "reset_momentum": "learned", "projection": {"kind": "learned"}}
+    header, tensors = tnt_cases.some(parameters={"locals": [local]}, tokens=7)
+    name = f"in/local0/{own}"
+    scale = np.array([1.0, 0.5])[:, None, None]
+    made = atlas_ref.make(header, tensors | {name: scale * tensors[name]})
+    mixed = evaluate(made, grad=True).tensors
+    for row in range(2):
+        alone = {n: x[row] if x.shape[:1] == (2,) else x for n, x in tensors.items()}
+        alone[name] = scale[row] * tensors[name]
+        want = evaluate(atlas_ref.make(header, alone), grad=True).tensors
+        assert_close("y", mixed["out/y"][row], want["out/y"], LOOSE)
+        assert_close(own, mixed[f"grad/local0/{own}"][row], want[f"grad/local0/{own}"], LOOSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import sys
@@ -14,9 +15,10 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.new import DTYPES
+from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sources.answers import Answer
-from atlas_ref.oracle.sweep.draw import LONG, SWEPT, drawn, regimes
+from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.types import same_bits
 from tests import sweep_kernels
@@ -62,6 +64,26 @@ def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
     assert any(
         one.request != drawn(rule, 4, number, {}).request for number, one in enumerate(first)
     )
+
+
+#: Digests of forty requests of seed 0 with their regimes, as draw 2 was published.
+PUBLISHED = {
+    "omega": "cb4d99e5f9047cd7",
+    "titans_lmm": "4d5ee72c9d93b1a5",
+    "delta": "d68e605b6b47ace0",
+    "hebbian": "64dd31658b3ffedd",
+    "newton_schulz": "310ed1693341b798",
+    "feature_map": "2baaa355e2c7b448",
+    "deep_memory": "7eb086190b14533b",
+}
+
+
+@pytest.mark.clause("SWEEP-14")
+@pytest.mark.parametrize("rule", PUBLISHED)
+def test_a_published_draw_stays_as_it_is(rule: str) -> None:
+    cases = [drawn(rule, 0, number, {}) for number in range(40)]
+    lines = [json.dumps([each.request, each.regime], sort_keys=True) for each in cases]
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == PUBLISHED[rule]
 
 
 @pytest.mark.clause("SWEEP-2")

@@ -12,9 +12,9 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.deep.parameters import Parameters
+from atlas_ref.oracle.deep.sweep import draw as deep_draw
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sources.answers import Answer
-from atlas_ref.oracle.sweep import deep_draw
 from atlas_ref.oracle.sweep.draw import drawn, regimes
 from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import sweep

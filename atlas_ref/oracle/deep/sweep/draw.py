@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.drawing import LATER, Space, count, one
 from atlas_ref.rules.deep_memory.config import LEGAL
 
 #: Values that a case is drawn from, in the order of drawing; the first is the plainest.
@@ -102,15 +103,6 @@ NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
 #: Axes that a deep memory has not, or that change nothing of it (DEEP-4).
 IDLE = ("newton_schulz", "layout", "norm_place")
 
-#: Presets and axes of every rule that are stated, not drawn: they came after draw 2, which would be
-#: another draw with them (SWEEP-2).
-LATER = ("nl-hecate-clamp", "norm_eps", "norm_guard", "momentum_kind")
-
-
-def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
-    """One of the values, by one number of the generator, however many there are."""
-    return values[int(draw.uniform() * len(values))]
-
 
 def convention(draw: np.random.Generator) -> dict[str, Any]:
     """Up to three axes changed, in half of the cases without Newton-Schulz."""
@@ -132,18 +124,18 @@ def axis_choices(axis: str) -> tuple[Any, ...]:
     return LEGAL.get(axis) or get_args(Convention.model_fields[axis].annotation)
 
 
-def request(fields: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
+def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
     """Fields of a request from drawn ones, which are made to fit unless they are fixed."""
     drawn = dict(fields)
     memory, axes = _object(drawn["memory"]), _object(drawn["convention"])
     if memory.get("residual_norm") or memory.get("with_input"):
         drawn["d_out"] = drawn["d_out"] if "d_out" in choices else drawn["d_in"]
     spans = "chunk_start" in (axes.get("reference"), axes.get("read"))
-    chunk = _count(drawn["chunk"])
+    chunk = count(drawn["chunk"])
     if "span" not in choices:
         drawn["span"] = chunk * (drawn["span"] or 1) if spans else None
     if "history" not in choices:
-        drawn["history"] = _held(drawn["history"], chunk, _count(drawn["window"] or chunk))
+        drawn["history"] = _held(drawn["history"], chunk, count(drawn["window"] or chunk))
     plain = {name: drawn[name] for name in drawn if name not in SPACE or name in OF_REQUEST}
     parameters = {
         name: drawn[name]
@@ -158,11 +150,6 @@ def request(fields: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, 
 def _object(value: Any) -> Mapping[str, Any]:
     """An object as it is; of anything else, which is refused where the case is made, none."""
     return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int:
-    """A whole number from 1 as it is; 1 of anything else, likewise."""
-    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _held(most: int, chunk: int, window: int) -> int:

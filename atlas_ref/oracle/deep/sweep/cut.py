@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case, CaseError, parse_header
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.tensors import BAR, KINDS, MEMORY, SEQUENCE, STATE
-from atlas_ref.oracle.sweep.cut import Arrays, Candidate
+from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller
 from atlas_ref.parts import memory_functions
 
 #: Tensors that a case may lack, those that need each other together.
@@ -34,15 +33,15 @@ OPTIONAL = (
 )
 
 
-def tokens(case: Case) -> Iterator[Candidate]:
+def tokens(case: Any) -> Iterator[Candidate]:
     """The first token, halves, then all but one token."""
     T = case.inputs["in/k"].shape[-2]
-    for keep in _fewer(T):
+    for keep in fewer(T):
         cut = {name: taken(name, x, "T", keep) for name, x in case.inputs.items()}
         yield Candidate(case.header.plain(), cut)
 
 
-def settings(case: Case) -> Iterator[Candidate | None]:
+def settings(case: Any) -> Iterator[Candidate | None]:
     """Parameters and axes at their defaults, a linear memory, smaller numbers."""
     header = case.header.plain()
     own, axes = header.get("parameters", {}), header.get("convention", {})
@@ -58,7 +57,7 @@ def settings(case: Case) -> Iterator[Candidate | None]:
             left = {name: value for name, value in own.items() if name != key}
             yield _with(case, header | {"parameters": left})
     for key in ("chunk", "window", "span"):
-        for size in _smaller(own.get(key) or 1):
+        for size in smaller(own.get(key) or 1):
             yield _with(case, header | {"parameters": own | {key: size}})
     plain = {"newton_schulz": "none"}
     if axes != plain:
@@ -69,7 +68,7 @@ def settings(case: Case) -> Iterator[Candidate | None]:
             yield _with(case, header | {"convention": left})
 
 
-def optional(case: Case) -> Iterator[Candidate]:
+def optional(case: Any) -> Iterator[Candidate]:
     """Without some tensors that a case may lack."""
     for beginnings in OPTIONAL:
         left = {name: x for name, x in case.inputs.items() if not name.startswith(beginnings)}
@@ -77,29 +76,29 @@ def optional(case: Case) -> Iterator[Candidate]:
             yield Candidate(case.header.plain(), left)
 
 
-def rows(case: Case) -> Iterator[Candidate]:
+def rows(case: Any) -> Iterator[Candidate]:
     """One row of the first leading axis; no such axis where it has one row."""
     lead = case.inputs["in/k"].shape[:-2]
-    for keep in _fewer(lead[0]) if lead and lead[0] > 1 else ():
+    for keep in fewer(lead[0]) if lead and lead[0] > 1 else ():
         yield Candidate(case.header.plain(), _of_rows(case, partial(_kept, keep=keep)))
     if lead and lead[0] == 1:
         yield Candidate(case.header.plain(), _of_rows(case, lambda x: x[0]))
 
 
-def widths(case: Case) -> Iterator[Candidate | None]:
+def widths(case: Any) -> Iterator[Candidate | None]:
     """Smaller keys, values, or both."""
     d_in, d_out = (case.inputs[name].shape[-1] for name in ("in/k", "in/v"))
     header = case.header.plain()
-    for size in _smaller(d_out):
+    for size in smaller(d_out):
         yield _with(case, header, d_out=size)
-    for size in _smaller(d_in):
+    for size in smaller(d_in):
         yield _with(case, header, d_in=size)
-    for size in _smaller(min(d_in, d_out)):
+    for size in smaller(min(d_in, d_out)):
         yield _with(case, header, d_in=size, d_out=size)
 
 
 #: All of them, in the order of SWEEP-7.
-MOVES: tuple[Callable[[Case], Iterator[Candidate | None]], ...] = (
+MOVES: tuple[Move, ...] = (
     tokens,
     settings,
     optional,
@@ -110,19 +109,6 @@ MOVES: tuple[Callable[[Case], Iterator[Candidate | None]], ...] = (
 
 
 # -- parts -----------------------------------------------------------------------------------------
-
-
-def _fewer(count: int) -> Iterator[Sequence[int]]:
-    """Places that are kept: the first, a half, all but one."""
-    if count > 1:
-        half = count // 2
-        yield from (range(1), range(half), range(half, count))
-        for place in reversed(range(count)):
-            yield [i for i in range(count) if i != place]
-
-
-def _smaller(size: int) -> Iterator[int]:
-    yield from dict.fromkeys(n for n in (1, size // 2, size - 1) if 1 <= n < size)
 
 
 def _kept(x: Any, keep: Sequence[int]) -> Any:
@@ -136,7 +122,7 @@ def taken(name: str, x: Any, axis: str, keep: Sequence[int]) -> Any:
     return np.take(x, list(keep), axis=words.index(axis) - len(words)) if axis in words else x
 
 
-def _of_rows(case: Case, change: Callable[[Any], Any]) -> Arrays:
+def _of_rows(case: Any, change: Callable[[Any], Any]) -> Arrays:
     """Tensors with their first leading axis changed, of those that have one."""
     lead = len(case.inputs["in/k"].shape) - 2
     shapes = _shapes(case.header, *(case.inputs[name].shape[-1] for name in ("in/k", "in/v")))
@@ -162,17 +148,17 @@ def _shapes(header: Any, d_in: int, d_out: int) -> Mapping[str, tuple[int, ...]]
 
 
 def _with(
-    case: Case, fields: Mapping[str, Any], *, d_in: int = 0, d_out: int = 0
+    case: Any, fields: Mapping[str, Any], *, d_in: int = 0, d_out: int = 0
 ) -> Candidate | None:
     """The case with other keys and sizes, its tensors made to fit; None where they do not exist."""
     d_in = d_in or case.inputs["in/k"].shape[-1]
     d_out = d_out or case.inputs["in/v"].shape[-1]
     kept = {key: value for key, value in fields.items() if value not in ({}, None)}
     try:
-        header = parse_header(kept)
+        header = header_of(case, kept)
         of = parameters.config(header, d_in, d_out)
         shapes = memory_functions.tensors(of.memory, d_in, d_out)
-    except (CaseError, ValueError):
+    except ValueError:
         return None
     position = int(case.inputs.get(f"{STATE}position", 0))
     before = case.inputs.get(f"{STATE}values", np.zeros((0, 1))).shape[-2]

@@ -1,0 +1,193 @@
+"""Smaller cases of rule dplr: fewer tokens, settings, tensors, heads and channels (SWEEP-16).
+
+The axes of a tensor are read off the shapes that the rule wants of it, so that a tensor of a new
+member is cut without a table of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
+
+#: Members that a case may come to, the smallest first; None for the rule itself.
+PLAINER = (None, "linear_attn", "simple_gla", "delta", "gated_delta")
+
+#: Tensors that a case may lack, those that need each other together.
+OPTIONAL = (
+    ("in/M0", "in/M_bar"),
+    ("in/M_bar",),
+    ("in/M0",),
+    ("in/active",),
+    ("in/reset",),
+    ("in/retain", "in/log_retain"),
+    ("in/erase_read", "in/erase_write", "in/erase_scale"),
+    ("in/erase_scale",),
+    ("in/bonus",),
+    ("in/y_bar", "in/M_bar"),
+)
+
+
+class _Shape(NamedTuple):
+    """A tensor that has a shape and nothing else."""
+
+    shape: tuple[int, ...]
+
+
+def tokens(case: Any) -> Iterator[Candidate]:
+    """The first token, halves, then all but one token."""
+    for keep in fewer(_size(case, "T")):
+        yield _cut(case, {"T": keep})
+
+
+def settings(case: Any) -> Iterator[Candidate | None]:
+    """A plainer member, one step and one group, parameters at their defaults, plainer gates."""
+    header, own = case.header.plain(), parsed(case.header)
+    given = header.get("parameters", {})
+    if "note" in header:
+        yield Candidate(without(header, "note"), dict(case.inputs))
+    yield from _members(case, own, given)
+    for key, label in (("groups", "V"), ("steps", "R")):
+        count = getattr(own, key)
+        for fewer_each in smaller(count):
+            places = [i for i in range(_size(case, label)) if i % count < fewer_each]
+            yield _cut(case, {label: places}, **{key: fewer_each})
+    for key in given:
+        if key not in ("member", "groups", "steps"):
+            yield _without(case, key)
+    for name in ("in/retain", "in/log_retain"):
+        if name in case.inputs and case.inputs[name].ndim == case.inputs["in/v"].ndim:
+            scalar = {**case.inputs, name: case.inputs[name][..., 0]}
+            yield Candidate(header, scalar)
+    if own.of.erase == "error" and case.inputs["in/beta"].ndim == case.inputs["in/v"].ndim:
+        yield Candidate(header, {**case.inputs, "in/beta": case.inputs["in/beta"][..., 0]})
+    if "in/log_retain" in case.inputs:
+        left, log = dict(case.inputs), case.inputs["in/log_retain"]
+        del left["in/log_retain"]
+        yield Candidate(header, {**left, "in/retain": np.exp(log.astype(float)).astype(log.dtype)})
+
+
+def optional(case: Any) -> Iterator[Candidate]:
+    """Without some tensors that a case may lack."""
+    for names in OPTIONAL:
+        left = without(case.inputs, *names)
+        if len(left) < len(case.inputs):
+            yield Candidate(case.header.plain(), left)
+
+
+def heads(case: Any) -> Iterator[Candidate]:
+    """One key head with its value heads; no such axis where there is one head."""
+    if len(case.inputs["in/v"].shape) < 3:
+        return
+    for keep in fewer(_size(case, "H")):
+        yield _cut(case, {"H": keep})
+    if len(case.inputs["in/v"]) == 1:
+        axes = _axes(parsed(case.header), case.inputs)
+        found = {
+            name: x[0] if {"V", "H"} & set(axes[name][:1]) else x for name, x in case.inputs.items()
+        }
+        yield Candidate(case.header.plain(), found)
+
+
+def widths(case: Any) -> Iterator[Candidate]:
+    """Fewer channels of values, of keys, or of both."""
+    d_out, d_in = _size(case, "d_out"), _size(case, "d_in")
+    for keep in fewer(d_out):
+        yield _cut(case, {"d_out": keep})
+    for keep in fewer(d_in):
+        yield _cut(case, {"d_in": keep})
+    for size in smaller(min(d_in, d_out)):
+        yield _cut(case, {"d_in": range(size), "d_out": range(size)})
+
+
+#: All of them, in the order of SWEEP-7.
+MOVES: tuple[Move, ...] = (tokens, settings, optional, heads, widths, tokens)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _members(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate | None]:
+    """The case of a plainer member, without tensors that this one does not have."""
+    last = PLAINER.index(own.member) if own.member in PLAINER else len(PLAINER)
+    for name in PLAINER[:last]:
+        member = {} if name is None else {"member": name}
+        changed = without(given, "member") | member
+        needed, free = tensors.names(Parameters(**changed))
+        if needed <= case.inputs.keys():
+            kept = {each: x for each, x in case.inputs.items() if each in needed | free}
+            yield Candidate(_with(case, changed), kept)
+
+
+def _with(case: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the header with these parameters."""
+    left = without(case.header.plain(), "parameters")
+    return left | ({"parameters": dict(given)} if given else {})
+
+
+def _without(case: Any, *names: str) -> Candidate:
+    """The case with parameters at their defaults, its memories in the layout of then."""
+    fields = _with(case, without(case.header.plain().get("parameters", {}), *names))
+    turned = parsed(header_of(case, fields)).state_layout != parsed(case.header).state_layout
+    found = {
+        name: x.swapaxes(-1, -2) if turned and name in ("in/M0", "in/M_bar") else x
+        for name, x in case.inputs.items()
+    }
+    return Candidate(fields, found)
+
+
+def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candidate:
+    """The case with some places of named axes alone; what follows an axis is cut with it."""
+    own = parsed(case.header)
+    if "T" in places:
+        places = {**places, "R": [t * own.steps + j for t in places["T"] for j in range(own.steps)]}
+    if "H" in places:
+        groups = range(own.groups)
+        places = {**places, "V": [h * own.groups + j for h in places["H"] for j in groups]}
+    axes, found = _axes(own, case.inputs), {}
+    for name, x in case.inputs.items():
+        for axis, label in enumerate(axes[name]):
+            if label in places:
+                x = np.take(x, list(places[label]), axis=axis)
+        found[name] = x
+    given = case.header.plain().get("parameters", {})
+    kept = {key: value for key, value in (given | changed).items() if changed.get(key) != 1}
+    return Candidate(_with(case, kept), found)
+
+
+def _size(case: Any, label: str) -> int:
+    """Places of a named axis."""
+    axes = _axes(parsed(case.header), case.inputs)
+    sizes = (x.shape[axes[n].index(label)] for n, x in case.inputs.items() if label in axes[n])
+    return int(next(sizes))
+
+
+def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of every input: V value heads, H key heads, R rows, T tokens, d_in, d_out.
+
+    The shapes that the rule wants are asked for with sizes that no two axes share.
+    """
+    lead = tuple(range(211, 211 + len(inputs["in/v"].shape) - 2))
+    H, T, d_in, d_out = 101, 103, 107, 109
+    front = () if not lead else (*lead[:-1], H * own.groups)
+    key_front = () if not lead else (*lead[:-1], H)
+    sizes = {
+        "in/k": _Shape((*key_front, T * own.steps, d_in)),
+        "in/v": _Shape((*front, T * own.steps, d_out)),
+    }
+    labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    found = {}
+    for name, shapes in tensors.shapes(own, sizes).items():
+        if name in inputs:
+            of_rank = (each for each in shapes if len(each) == inputs[name].ndim)
+            shape = next(of_rank, ())
+            found[name] = tuple(labels.get(size, "") for size in shape)
+    return found
+
+
+__all__ = ["MOVES", "heads", "optional", "settings", "tokens", "widths"]

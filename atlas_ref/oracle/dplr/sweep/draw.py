@@ -1,0 +1,237 @@
+"""What cases of rule dplr are drawn from: members, settings, tensors and regimes (SWEEP-16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.dplr import parameters, tensors
+from atlas_ref.oracle.dplr.members import MEMBERS, of
+from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
+from atlas_ref.oracle.regimes import ordinary, some
+from atlas_ref.oracle.regimes import repeated as repeated_keys
+
+#: Values that a case is drawn from, in the order of drawing; the first is the plainest.
+SPACE: dict[str, tuple[Any, ...]] = {
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "member": (None, None, None, *MEMBERS),
+    "steps": (1, 1, 1, 2, 3),
+    "groups": (1, 1, 2, 3),
+    "decay": (None, None, "after_error", "before_error"),
+    "query_scale": (None, None, 1, "1/sqrt(d_in)"),
+    "q_norm": (None, None, "none", "l2"),
+    "k_norm": (None, None, "none", "l2"),
+    "norm_eps": (1e-6, 1e-6, 1e-2, 1e-12),
+    "state_layout": ("(d_out, d_in)", "(d_in, d_out)"),
+    "gate": ("token", "channel", "channel", "log_token", "log_channel", "log_channel", "absent"),
+    "erase": ("absent", "pair", "pair"),
+    "rates": ("row", "row", "value"),
+    "bonus": ("absent", "absent", "channel", "head"),
+    "state": ("absent", "memory", "memory"),
+    "state_bar": (False, True),
+    "pulse": (1, 1, 1, 2, 3),
+    "reset": (0, 0, 0, 4, 5),
+    "dtype": ("float64", "float32", "bfloat16", "float16"),
+}
+
+#: Names above that are fields of a request, and those that say which tensors a case has.
+OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "pulse", "reset", "dtype")
+OF_TENSORS = ("gate", "erase", "rates", "bonus", "state", "state_bar")
+OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TENSORS))
+
+#: Names of the space whose values are others in a long case (SWEEP-12).
+LONG_SPACE = {"tokens": LONG}
+
+#: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
+_VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
+
+#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
+_EDGES = (-np.inf, 0.0, -100.0, -1000.0)
+
+
+def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
+    """Fields of a request from drawn ones, which are made to fit unless they are fixed."""
+    drawn, name = dict(fields), fields["member"]
+    named = isinstance(name, str) and name in MEMBERS
+    member = of(name if named else None)
+    idle = {"erase", "bonus"} if named else set()
+    if member.gated is not True:
+        idle.add("gate")
+    drawn |= dict.fromkeys(idle - set(choices), "absent")
+    if "rates" not in choices and not _erases(member.erase, drawn["erase"]):
+        drawn["rates"] = "row"
+    reads_before = drawn["bonus"] != "absent" or (named and member.bonus)
+    if reads_before and "steps" not in choices:
+        drawn["steps"] = 1
+    settings = {each: drawn.pop(each) for each in OF_PARAMETERS}
+    own = {
+        each: value
+        for each, value in settings.items()
+        if value is not None and (each in choices or value != SPACE[each][0])
+    }
+    return drawn | {"parameters": own}
+
+
+def _erases(kind: str, pair: Any) -> bool:
+    """Whether an erase has rates, or a pair of vectors that may have some."""
+    return kind == "error" or (kind == "given" and pair != "absent")
+
+
+def dress(
+    inputs: Arrays, fields: Mapping[str, Any], header: Any, generator: np.random.Generator
+) -> None:
+    """Bring the tensors to the kinds that were drawn: gates, erase, bonus and states.
+
+    Raises:
+        ValueError: a kind that is fixed and that the member does not have.
+    """
+    own = parameters.parsed(header)
+    shapes = tensors.shapes(own, inputs)
+    for name in _VECTORS:
+        if f"in/{name}" in inputs:
+            inputs[f"in/{name}"] = _short(inputs[f"in/{name}"])
+    if own.of.erase == "alpha":
+        inputs["in/beta"] = _short(inputs["in/beta"])
+    for name, rule in (("erase", own.of.erase == "given"), ("gate", own.of.gated is True)):
+        if fields[name] != "absent" and not rule:
+            raise ValueError(f"{name}: {fields[name]}, but member {own.member} has none")
+    if own.of.erase == "given" and fields["erase"] == "absent":
+        del inputs["in/erase_read"], inputs["in/erase_write"]
+    if fields["rates"] != "row":
+        _rates(own, inputs, fields["erase"], shapes, generator)
+    _gates(inputs, fields["gate"])
+    if fields["bonus"] != "absent":
+        if own.member is not None:
+            raise ValueError(f"bonus: {fields['bonus']}, but member {own.member} is as it is")
+        shape = shapes["in/bonus"][-1 if fields["bonus"] == "channel" else 0]
+        inputs["in/bonus"] = generator.standard_normal(shape)
+    for key, name, wanted in (
+        ("state", "in/M0", fields["state"] != "absent"),
+        ("state_bar", "in/M_bar", bool(fields["state_bar"])),
+    ):
+        if wanted:
+            scale = 0.3 if key == "state" else 1.0
+            inputs[name] = scale * generator.standard_normal(shapes[name][0])
+
+
+def _rates(
+    own: parameters.Parameters,
+    inputs: Arrays,
+    pair: Any,
+    shapes: tensors.Shapes,
+    generator: np.random.Generator,
+) -> None:
+    """A rate of each value in the place of that of a row.
+
+    Raises:
+        ValueError: an erase without rates.
+    """
+    if not _erases(own.of.erase, pair):
+        raise ValueError("rates: value, but nothing is erased at a rate")
+    name = "in/beta" if own.of.erase == "error" else "in/erase_scale"
+    inputs[name] = generator.uniform(0.1, 0.9, shapes[name][-1])
+
+
+def _gates(inputs: Arrays, kind: Any) -> None:
+    """Gates of a token or of every channel, as they are or as their logs."""
+    if "in/retain" not in inputs:
+        return
+    gates = inputs.pop("in/retain").astype(np.float64)
+    if kind == "absent":
+        return
+    if str(kind).endswith("token"):
+        gates = gates[..., 0]
+    if str(kind).startswith("log"):
+        inputs["in/log_retain"] = np.log(gates)
+    else:
+        inputs["in/retain"] = gates
+
+
+def _short(x: Any) -> Any:
+    """Vectors that are longer than one, brought to that length."""
+    wide = x.astype(np.float64)
+    length = np.sqrt(np.sum(wide * wide, axis=-1, keepdims=True))
+    return wide / np.maximum(1.0, length)
+
+
+# -- regimes ---------------------------------------------------------------------------------------
+
+
+def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
+    """A third of gates and rates exactly 0 or 1, of logs of gates one of `_EDGES`."""
+    for name in ("in/retain", "in/beta"):
+        if name in inputs:
+            some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
+    if "in/log_retain" in inputs:
+        logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs["in/log_retain"].shape)]
+        some(inputs, "in/log_retain", draw, logs)
+
+
+def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates of 1, so that nothing fades."""
+    _set(inputs, lambda shape: np.zeros(shape))
+
+
+def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates down to 2^-13, so that their products leave every float format."""
+    _set(inputs, lambda shape: -draw.integers(2, 14, shape).astype(np.float64))
+
+
+def _set(inputs: Arrays, powers: Any) -> None:
+    """Gates as powers of two, or their logs."""
+    if "in/retain" in inputs:
+        inputs["in/retain"] = np.exp2(powers(inputs["in/retain"].shape))
+    if "in/log_retain" in inputs:
+        inputs["in/log_retain"] = np.log(2.0) * powers(inputs["in/log_retain"].shape)
+
+
+def _sudden(inputs: Arrays, draw: np.random.Generator) -> None:
+    """One token with the log of a gate of -1000, or a gate of 0, among gentle ones.
+
+    Differences of cumulative sums of logs lose all that comes after it.
+    """
+    _gentle(inputs)
+    token = int(draw.integers(inputs["in/q"].shape[-2]))
+    for name, value in (("in/retain", 0.0), ("in/log_retain", -1000.0)):
+        if name in inputs:
+            wide = inputs[name].ndim == inputs["in/v"].ndim
+            place = (..., token, slice(None)) if wide else (..., token)
+            inputs[name][place] = value
+
+
+def _gentle(inputs: Arrays) -> None:
+    """Gates 16 times nearer to 1."""
+    if "in/retain" in inputs:
+        inputs["in/retain"] = 1.0 - (1.0 - inputs["in/retain"].astype(np.float64)) / 16
+    if "in/log_retain" in inputs:
+        inputs["in/log_retain"] = inputs["in/log_retain"].astype(np.float64) / 16
+
+
+def slow(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates, rates and erases that change a memory slowly, for hundreds of tokens (SWEEP-12)."""
+    _gentle(inputs)
+    for name in ("beta", "erase_write", "erase_gate", "a"):
+        if f"in/{name}" in inputs:
+            inputs[f"in/{name}"] = inputs[f"in/{name}"].astype(np.float64) / 16
+
+
+def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
+    """No initial memory."""
+    inputs.pop("in/M0", None)
+
+
+#: Regimes of the inputs of this rule (SWEEP-16).
+REGIMES: dict[str, Change] = {
+    "ordinary": ordinary,
+    "edges": _edges,
+    "ones": _ones,
+    "fading": _fading,
+    "sudden": _sudden,
+    "repeated": repeated_keys,
+    "empty": _empty,
+}

@@ -1,0 +1,108 @@
+"""What a sweep draws of a rule, and how a case of it becomes smaller, as data of its subject.
+
+Specified in specs/sweep.md, SWEEP-14.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+#: Values by the name under which they are drawn, the plainest first.
+Space = Mapping[str, Sequence[Any]]
+
+#: A change of the inputs of a case, by numbers of the generator.
+Change = Callable[[Arrays, np.random.Generator], None]
+
+
+class Candidate(NamedTuple):
+    """A header and tensors that may or may not be a case."""
+
+    header: dict[str, Any]
+    tensors: Arrays
+
+
+#: Smaller candidates of a case, the boldest first; None for one that does not exist.
+Move = Callable[[Any], Iterator[Candidate | None]]
+
+
+class Drawing(NamedTuple):
+    """What a sweep draws of a rule (SWEEP-14).
+
+    Attributes:
+        space: values that each name is drawn from, in the order of drawing.
+        request: (fields, choices, long) -> fields of `Request` and those of `tensors`, made to fit
+            where they are not fixed.
+        regimes: name -> change of the inputs; the first leaves them as they are.
+        convention: (generator) -> axes of the convention; None for a rule without one.
+        tensors: (inputs, fields, header, generator) -> None; adds tensors that a request does not
+            name and changes their kind, by those of the fields that `of_tensors` names.
+        of_tensors: names of the space that `tensors` reads.
+        closed: names that take no other values than those of the space.
+        long: names of the space whose values are others in a long case (SWEEP-12); empty for a rule
+            without such cases.
+        slow: the change of a long case, whose regime has the name slow.
+        moves: smaller candidates of a case, in the order in which they are tried (SWEEP-7).
+    """
+
+    space: Space
+    request: Callable[[dict[str, Any], Space, bool], dict[str, Any]]
+    regimes: Mapping[str, Change]
+    convention: Callable[[np.random.Generator], dict[str, Any]] | None = None
+    tensors: Callable[[Arrays, Mapping[str, Any], Any, np.random.Generator], None] | None = None
+    of_tensors: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    long: Space = {}
+    slow: Change | None = None
+    moves: tuple[Move, ...] = ()
+
+
+#: Tokens of a long case: more than the usual chunks of kernels, by one or two (SWEEP-12).
+LONG = (65, 130, 257)
+
+#: Presets and axes of every rule that are stated, not drawn: they came after draw 2, which would be
+#: another draw with them (SWEEP-2).
+LATER = ("nl-hecate-clamp", "norm_eps", "norm_guard", "momentum_kind")
+
+
+def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
+    """One of the values, by one number of the generator, however many there are."""
+    return values[int(draw.uniform() * len(values))]
+
+
+def count(value: Any) -> int:
+    """A whole number from 1 as it is; 1 of anything else, which is refused elsewhere."""
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def fewer(size: int) -> Iterator[Sequence[int]]:
+    """Places of an axis to keep: the first, halves, all but one."""
+    if size > 1:
+        half = size // 2
+        yield from (range(1), range(half), range(half, size))
+        for place in reversed(range(size)):
+            yield [i for i in range(size) if i != place]
+
+
+def smaller(size: int) -> Iterator[int]:
+    """Sizes to try instead, the boldest first."""
+    yield from dict.fromkeys(n for n in (1, size // 2, size - 1) if 1 <= n < size)
+
+
+def header_of(case: Any, fields: Mapping[str, Any]) -> Any:
+    """The header with these keys.
+
+    Raises:
+        ValueError: keys or values that the rule does not have.
+    """
+    return type(case.header).model_validate_json(json.dumps(dict(fields)))
+
+
+def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """An object without some of its keys."""
+    return {name: value for name, value in fields.items() if name not in names}

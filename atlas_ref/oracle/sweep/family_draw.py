@@ -1,0 +1,182 @@
+"""What the cases of the linear family, of Newton-Schulz and of feature maps are drawn from.
+
+Specified in specs/sweep.md, SWEEP-2 to SWEEP-4 and SWEEP-12.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from atlas_ref.conventions import PRESETS, Convention
+from atlas_ref.oracle import regimes
+from atlas_ref.oracle.drawing import LATER, LONG, Arrays, Change, Drawing, Space, one
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.rules import FAMILY, names_with
+
+#: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
+#: shrinking leads towards it.
+SPACE: dict[str, tuple[Any, ...]] = {
+    "level": ("projected", "projected", "projected", "token"),
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "batch": (1, 2),
+    "d_model": (3, 6),
+    "window": (1, 2, 3, 4, 5, 8, 40),
+    "span": (None, 1, 2, 3, 4, 8, 40),
+    "history": (0, 0, 1, 3),
+    "pulse": (1, 1, 1, 2, 3),
+    "reset": (0, 0, 0, 4, 5),
+    "per_dimension_gates": (False, False, True),
+    "window_gate": (False, False, True),
+    "features": (None, 1, 3, 5),
+    "feature_map": ({"kind": "identity"},) * 3
+    + tuple(
+        {"kind": kind}
+        for kind in (
+            "linear",
+            "random_fourier",
+            "elu",
+            "residual_mlp",
+            "polynomial",
+            "monomials",
+            "elementwise",
+            "sketch",
+        )
+    ),
+    "window_weights": tuple(
+        {"kind": kind} for kind in ("uniform", "ones", "decay", "softmax", "gate")
+    ),
+    "dtype": ("float64", "float32", "bfloat16", "float16"),
+}
+
+#: Values of the axes that take numbers; the others list theirs themselves.
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
+    "query_scale": (1.0, "1/sqrt(d_in)"),
+}
+
+_NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
+    "coefficients": ("muon", "cubic", "polar_express"),
+    "steps": (5, 1, 3),
+    "eps": (1e-7, 1e-2),
+    "norm_factor": (1.0, 1.25),
+    "guard": ("add", "clamp", "return"),
+    "transpose": ("tall", "never"),
+    "scale": ("1", "sqrt", "norm"),
+    "argument": ("S", "nesterov", "written_back", "accumulated"),
+}
+
+
+def drawing(rule: str) -> Drawing:
+    """What is drawn of a rule that has a convention and a table of tensors."""
+    return Drawing(
+        space=SPACE,
+        request=_request,
+        convention=partial(_convention, rule),
+        regimes=_MATRICES
+        if SUBJECTS[rule].needs_newton_schulz
+        else regimes.SEQUENCES
+        if rule in FAMILY
+        else {"ordinary": regimes.ordinary},
+        long={"tokens": LONG} if rule in FAMILY else {},
+        slow=regimes.slow,
+    )
+
+
+def _request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
+    """Fields of a request from drawn ones; those of a long case as it needs them."""
+    chosen = fields | (_lasting(fields, choices) if long else {})
+    return {
+        name: value for name, value in _fitting(chosen, choices).items() if value not in (None, {})
+    }
+
+
+def _lasting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
+    """Fields of a long case that replace drawn ones: no rule grows under them (SWEEP-12).
+
+    They are a preset without changes, and no feature map.
+    """
+    kept: dict[str, Any] = {}
+    if not {"feature_map", "features"} & set(choices):
+        kept |= {"feature_map": SPACE["feature_map"][0], "features": None}
+    if "convention" not in choices:
+        axes = fields["convention"]
+        plain = {"newton_schulz": "none"} if axes.get("newton_schulz") == "none" else {}
+        kept["convention"] = {key: axes[key] for key in axes if key == "preset"} | plain
+    return kept
+
+
+def _fitting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
+    """Fields without those that this rule or level does not have.
+
+    A field among the choices stays, so that the refusal names it.
+    """
+    rule, token = fields["rule"], fields["level"] == "token"
+    idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
+    if rule not in names_with("has_window"):
+        idle += ["window", "window_gate", "history", "window_weights"]
+    if not SUBJECTS[rule].has_feature_map:
+        idle += ["feature_map", "features"]
+    if rule not in FAMILY:
+        idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
+    result = {name: value for name, value in fields.items() if name not in idle or name in choices}
+    if "history" in result and "history" not in choices and isinstance(result["window"], int):
+        result["history"] = min(result["history"], result["window"] - 1)
+    return result
+
+
+def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
+    """A preset, or `spec`, with up to three axes changed."""
+    presets = [preset for preset in PRESETS if preset not in LATER]
+    preset = one(draw, presets) if draw.uniform() < 0.5 else "spec"
+    changes: dict[str, Any] = {}
+    axes = [axis for axis in Convention.model_fields if axis not in ("newton_schulz", *LATER)]
+    for _ in range(int(draw.integers(4))):
+        axis = str(one(draw, axes))
+        changes[axis] = one(draw, axis_choices(axis))
+    settings: Any = {
+        key: one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
+    }
+    if draw.uniform() < 0.5:
+        settings = "none"
+    subject = SUBJECTS[rule]
+    if subject.has_newton_schulz:
+        idle = subject.needs_newton_schulz and settings == "none"
+        changes["newton_schulz"] = {} if idle else settings
+    return ({} if preset == "spec" else {"preset": preset}) | changes
+
+
+def axis_choices(axis: str) -> tuple[Any, ...]:
+    """Values of an axis that are drawn, the default first."""
+    return (
+        _NUMBERS[axis] if axis in _NUMBERS else get_args(Convention.model_fields[axis].annotation)
+    )
+
+
+# -- regimes of a matrix ----------------------------------------------------------------------------
+
+
+def _tiny_matrix(inputs: Arrays, draw: np.random.Generator) -> None:
+    inputs["in/G"] = inputs["in/G"].astype(np.float64) * 2.0**-20
+
+
+def _rank_one(inputs: Arrays, draw: np.random.Generator) -> None:
+    G = inputs["in/G"].astype(np.float64)
+    inputs["in/G"] = G[..., :, :1] * G[..., :1, :]
+
+
+def _zero_matrix(inputs: Arrays, draw: np.random.Generator) -> None:
+    inputs["in/G"] = np.zeros(inputs["in/G"].shape)
+
+
+_MATRICES: dict[str, Change] = {
+    "ordinary": regimes.ordinary,
+    "tiny": _tiny_matrix,
+    "rank_one": _rank_one,
+    "zero": _zero_matrix,
+}
