@@ -12,7 +12,7 @@ CuPy arrays to CuPy.
 
 They are written in `shapes`, `elementwise` and `contractions`; this is where they are used from.
 
-The set of ops, and points without a derivative: TAPE-19, TAPE-20.
+The set of ops, and points without a derivative: TAPE-19, TAPE-20. Ops of other tapes: TAPE-22.
 """
 
 from __future__ import annotations
