@@ -47,6 +47,12 @@ PAPERS = (
         "TNT: Improving Chunkwise Training for Test-Time Memorization",
     ),
     Paper(
+        "Nested Learning",
+        "2512.24695",
+        "Behrouz and others",
+        "Nested Learning: The Illusion of Deep Learning Architectures",
+    ),
+    Paper(
         "Gated DeltaNet",
         "2412.06464",
         "Yang, Kautz, Hatamizadeh",

@@ -19,7 +19,7 @@ VALUES = {
     "gradient_scale": (1.0, 2.5, "2/d_out"),
     "rate": ("momentum", "memory", "both", "split", "none"),
     "momentum_sign": ("plus", "minus"),
-    "momentum_kind": ("sum", "average"),
+    "momentum_kind": ("sum", "average", "delta_momentum"),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),

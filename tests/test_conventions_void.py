@@ -12,7 +12,7 @@ VALUES = {
     "decay": ("after_error", "before_error"),
     "gradient_scale": (1, 2, "2/d_out"),
     "momentum_sign": ("plus", "minus"),
-    "momentum_kind": ("sum", "average"),
+    "momentum_kind": ("sum", "average", "delta_momentum"),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
-from atlas_ref.certify.matrix import Matrix, number, scaled, total
+from atlas_ref.certify.matrix import Matrix, each, filled, hadamard, number, scaled, total
 from atlas_ref.certify.newton_schulz import newton_schulz
 from atlas_ref.certify.tokens import Token
 from atlas_ref.certify.window import Held, residual, weight, window_gradient
+from atlas_ref.parts.momentum import MARGIN
 
 
 class Write(NamedTuple):
@@ -77,7 +78,7 @@ def _single(w: Write) -> Matrix:
 
 
 def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
-    """momentum S + a g, or - a g under momentum_sign minus (OMEGA-6), CONV-64.
+    """momentum S + a g, or - a g under momentum_sign minus (OMEGA-6), CONV-64, CONV-70.
 
     Without a momentum gate it is a g alone (GATES-4).
     """
@@ -87,7 +88,30 @@ def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
         return entering
     if w.convention.momentum_kind == "average":
         entering = scaled((-m).plus(arb(1)), entering)
-    return scaled(m, w.S) + entering
+    return (
+        scaled(_faded(m, g) if w.convention.momentum_kind == "delta_momentum" else m, w.S)
+        + entering
+    )
+
+
+def _faded(m: Matrix, g: Matrix) -> Matrix:
+    """clamp(momentum - |g|^2, 1e-6, 1 - 1e-6), of a slope in [0, 1] where balls cannot compare.
+
+    Source: CONV-70.
+    """
+    low, high = arb(MARGIN), arb(1.0 - MARGIN)
+
+    def slope(x: arb) -> arb:
+        if x < low or x > high:
+            return arb(0)
+        return arb(1) if x >= low and x <= high else arb(0.5, 0.5)
+
+    square = _ones(1, g.rows) @ hadamard(g, g) @ _ones(g.columns, 1)
+    return each(m - _ones(m.rows, 1) @ square, lambda x: x.max(low).min(high), slope)
+
+
+def _ones(rows: int, columns: int) -> Matrix:
+    return Matrix(filled(rows, columns, [arb(1)] * (rows * columns)))
 
 
 def _memory(w: Write, b: Matrix | None, U: Matrix) -> Matrix:
@@ -153,10 +177,10 @@ def _window_gradient(w: Write) -> Matrix:
 def _windowed(w: Write, Z: Matrix) -> Matrix:
     """P_t = sum_j w[t, j] Z_{t-j}; a missing momentum counts nothing."""
     terms = []
-    for lag, each in enumerate([Z, *reversed(w.momenta)]):
+    for lag, momentum in enumerate([Z, *reversed(w.momenta)]):
         factor = weight(w.token, w.held, lag)
         if factor is not None:
-            terms.append(scaled(factor, each))
+            terms.append(scaled(factor, momentum))
     return total(terms, Z.rows, Z.columns)
 
 

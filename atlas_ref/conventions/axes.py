@@ -46,8 +46,10 @@ class Convention(Frozen):
     momentum_sign: Literal["plus", "minus"] = Field(
         "plus", description="S holds +gradient and M subtracts, or S holds the negative and M adds"
     )
-    momentum_kind: Literal["sum", "average"] = Field(
-        "sum", description="what enters S: a g, or (1 - momentum) a g, so that S is an average"
+    momentum_kind: Literal["sum", "average", "delta_momentum"] = Field(
+        "sum",
+        description="what S is: a fading sum of gradients; an average of them, into which "
+        "(1 - momentum) a g enters; a sum that forgets more the larger a gradient is",
     )
     direction: Literal["descent", "ascent"] = Field(
         "descent",

@@ -70,13 +70,14 @@ def resolve(
 
 
 def _possible(convention: Convention, rule: str) -> Convention:
-    """The convention, unless its momentum is an average where none is defined (CONV-64)."""
-    if convention.momentum_kind == "average":
+    """The convention, unless its kind of momentum is not defined there (CONV-64, CONV-70)."""
+    kind = convention.momentum_kind
+    if kind != "sum":
         if rule == "deep_memory":
-            raise ValueError("convention: momentum_kind average is not defined for deep_memory")
+            raise ValueError(f"convention: momentum_kind {kind} is not defined for deep_memory")
         if convention.argument == "nesterov":
             raise ValueError(
-                "convention: momentum_kind average is not defined for newton_schulz.argument "
+                f"convention: momentum_kind {kind} is not defined for newton_schulz.argument "
                 "nesterov"
             )
     return convention

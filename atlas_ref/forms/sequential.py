@@ -32,6 +32,7 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
         not running
         or not window_first
         or convention.has_newton_schulz
+        or convention.momentum_kind == "delta_momentum"
         or convention.read == "chunk_start"
     ):
         return False

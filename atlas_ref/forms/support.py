@@ -82,6 +82,11 @@ CONDITIONS = (
         ),
     ),
     Condition(
+        ("chunkwise", "exact", "scan", "atlas_parallel", "kernel"),
+        lambda rule, c: RULES[rule].has_momentum and c.momentum_kind == "delta_momentum",
+        "momentum_kind delta_momentum is known only with each gradient; use form sequential",
+    ),
+    Condition(
         ("chunkwise", "atlas_parallel"),
         lambda rule, c: c.argument in ("written_back", "accumulated"),
         (

@@ -26,6 +26,7 @@ from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.gates import Gates
+from atlas_ref.parts.momentum import accumulated
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
 from atlas_ref.rules import matrices, sequence
@@ -234,7 +235,7 @@ def _update(config: Config, state: State, keys: Array, values: Array, gates: Gat
     gradient = matrices.summed(gradient, gradients, gates.window_weights)
 
     a, b = _rates(config.convention.rate, gates)
-    S = _momentum(config, state.S, _times(a, gradient), gates)
+    S = _momentum(config, state.S, gradient, a, gates)
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
     S_next = U if config.convention.argument == "written_back" else S
@@ -253,7 +254,7 @@ def _update_momentum_first(
     residual, _ = _residual(config, state, keys, values, gates.retain)
     gradient = _scale(config) * ops.outer(residual[..., -1, :], keys[..., -1, :])
     a, b = _rates(config.convention.rate, gates)
-    Z = _momentum(config, state.S, _times(a, gradient), gates)
+    Z = _momentum(config, state.S, gradient, a, gates)
     momenta = _append_matrix(state.momenta, Z)
     S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
     U = _orthogonalised(config, S, gradient, gates)
@@ -333,11 +334,10 @@ def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
     return a, gates.step_size if rate in ("memory", "both") else None
 
 
-def _momentum(config: Config, S: Array, step: Array, gates: Gates) -> Array:
-    """S_t from S_{t-1} and a_t g_t, with the sign of momentum_sign (OMEGA-6, CONV-8, CONV-64)."""
-    m, average = gates.momentum, config.convention.momentum_kind == "average"
-    signed = step if config.convention.momentum_sign == "plus" else -step
-    return signed if m is None else m * S + ((1.0 - m) * signed if average else signed)
+def _momentum(config: Config, S: Array, gradient: Array, a: Array, gates: Gates) -> Array:
+    """S_t from S_{t-1} and a_t g_t, with the sign of momentum_sign (OMEGA-6, CONV-8, CONV-70)."""
+    kind, sign = config.convention.momentum_kind, config.convention.momentum_sign
+    return accumulated(S, gradient, _times(a, gradient), gates.momentum, kind=kind, sign=sign)
 
 
 def _times(factor: Array, x: Array) -> Array:

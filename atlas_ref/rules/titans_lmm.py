@@ -21,6 +21,7 @@ from pydantic import Field, field_validator, model_validator
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, of_config
 from atlas_ref.parts.gates import Gates
+from atlas_ref.parts.momentum import accumulated
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
 from atlas_ref.rules.rule import Rule, by_name
@@ -131,7 +132,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
     """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to
-    CONV-10, CONV-64).
+    CONV-10, CONV-64, CONV-70).
     """
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
@@ -150,11 +151,8 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
     h, h_memory = gates.step_size, gates.step_size_memory
     to_momentum = gradient if convention.rate in ("memory", "none") else h * gradient
-    if convention.momentum_kind == "average" and gates.momentum is not None:
-        to_momentum = (1.0 - gates.momentum) * to_momentum
-    if convention.momentum_sign == "minus":
-        to_momentum = -to_momentum
-    S = to_momentum if gates.momentum is None else gates.momentum * state.S + to_momentum
+    kind, sign = convention.momentum_kind, convention.momentum_sign
+    S = accumulated(state.S, gradient, to_momentum, gates.momentum, kind=kind, sign=sign)
 
     if convention.rate in ("memory", "both"):
         to_memory = h * S

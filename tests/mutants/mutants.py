@@ -442,19 +442,9 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "momentum-absent-is-one",
         "without a momentum gate momentum is 1",
-        f"{_OMEGA}:_momentum",
-        Edited("return signed if m is None", "return S + signed if m is None"),
-        values("omega-still") + reductions("omega-delta"),
-    ),
-    Mutant(
-        "titans-momentum-absent-is-one",
-        "the same in Titans",
-        "atlas_ref.rules.titans_lmm:update",
-        Edited(
-            "S = to_momentum if gates.momentum is None",
-            "S = state.S + to_momentum if gates.momentum is None",
-        ),
-        values("titans-still") + reductions("titans-delta-momentum"),
+        "atlas_ref.parts.momentum:accumulated",
+        Edited("return signed", "return S + signed"),
+        values("omega-still", "titans-still") + reductions("omega-delta", "titans-delta-momentum"),
     ),
     Mutant(
         "titans-second-rate",
@@ -697,9 +687,16 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "average-is-sum",
         "an average of gradients is their sum",
-        "atlas_ref.rules.titans_lmm:update",
-        Edited('convention.momentum_kind == "average"', "False"),
+        "atlas_ref.parts.momentum:accumulated",
+        Edited('kind == "average"', "False"),
         values("average"),
+    ),
+    Mutant(
+        "delta-forgets-alike",
+        "a delta momentum forgets no more where a gradient is large",
+        "atlas_ref.parts.momentum:accumulated",
+        Edited('kind == "delta_momentum"', "False"),
+        values("faded"),
     ),
     Mutant(
         "norm-eps-ignored",

@@ -134,6 +134,7 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
         {},
     ),
     "average": (request("titans_lmm", convention={"momentum_kind": "average"}), None, {}),
+    "faded": (request("titans_lmm", convention={"momentum_kind": "delta_momentum"}), None, {}),
     "norm-add": (
         request(convention={**NONE, "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"}),
         None,

@@ -22,7 +22,7 @@ AXES: dict[str, list[Any]] = {
     "gradient_scale": [1, 2, "2/d_out", 0.7],
     "rate": ["momentum", "memory", "both", "split", "none"],
     "momentum_sign": ["plus", "minus"],
-    "momentum_kind": ["sum", "average"],
+    "momentum_kind": ["sum", "average", "delta_momentum"],
     "direction": ["descent", "ascent"],
     "value_sign": ["minus", "plus"],
     "read": ["after", "before", "chunk_start", "call_end"],

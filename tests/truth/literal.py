@@ -182,6 +182,30 @@ class Sequence:
         average = self.convention["momentum_kind"] == "average"
         return 1.0 - self.momentum(t) if average else 1.0
 
+    def factor(self, t: int, gradient: Any) -> Any:
+        """The factor of S: m_t, or clamp(m_t - |g_t|^2, 1e-6, 1 - 1e-6) of delta momentum."""
+        m = self.momentum(t)
+        if (
+            self.convention["momentum_kind"] != "delta_momentum"
+            or "in/momentum" not in self.tensors
+        ):
+            return m
+        square = 0.0
+        for row in gradient:
+            for entry in row:
+                square = square + entry * entry
+        factors = []
+        for gate in np.ravel(m):
+            above = max(gate - square, 1e-6, key=np.real)
+            factors.append(min(above, 1.0 - 1e-6, key=np.real))
+        return np.reshape(factors, np.shape(m))
+
+    def momentum_after(self, t: int, S: Any, gradient: Any) -> Any:
+        """S_t from S_{t-1} and the gradient of the write."""
+        a, sign = self.rates(t)[0], self.signs()[0]
+        entering = rows(a, rows(self.share(t), gradient))
+        return rows(self.factor(t, gradient), S) + sign * entering
+
     def rates(self, t: int) -> tuple[Any, Any]:
         """The rates (a, b) = (h, 1), (1, h), (h, h), (h, h') or (1, 1)."""
         rate = self.convention["rate"]
@@ -289,10 +313,9 @@ class Sequence:
 
         S <- m S + a s (M_ref k - v) k^T; M <- r M - b S.
         """
-        token, (a, b), (into_s, into_m) = state.tokens[-1], self.rates(t), self.signs()
+        token, b, into_m = state.tokens[-1], self.rates(t)[1], self.signs()[1]
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
-        gradient = rows(self.share(t), self.scale() * np.outer(error, token.phi))
-        state.S = rows(self.momentum(t), state.S) + into_s * rows(a, gradient)
+        state.S = self.momentum_after(t, state.S, self.scale() * np.outer(error, token.phi))
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, state.S)
 
     def write_omega(self, state: State, t: int) -> None:
@@ -301,16 +324,16 @@ class Sequence:
         S <- m S + a g; M <- r M - b NS(S), the window's sum inside g or, under
         momentum_then_window, over the momenta.
         """
-        (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
+        b, (into_s, into_m), m = self.rates(t)[1], self.signs(), self.momentum(t)
         if self.window_first:
             gradient = self.window_gradient(state, t)
-            state.S = rows(m, state.S) + into_s * rows(a, rows(self.share(t), gradient))
+            state.S = self.momentum_after(t, state.S, gradient)
             summed = state.S
         else:
             token = state.tokens[-1]
             error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
             gradient = self.scale() * np.outer(error, token.phi)
-            state.S = rows(m, state.S) + into_s * rows(a, rows(self.share(t), gradient))
+            state.S = self.momentum_after(t, state.S, gradient)
             summed = self.zero
             for j, momentum in enumerate(reversed([*state.momenta, state.S])):
                 summed = summed + self.weight(state, t, j) * momentum

@@ -110,19 +110,15 @@ class Traced(Sequence):
         state.M = self.note("M", t, rows(self.retain(t), state.M) + sign * rows(a, rows(b, g)))
 
     def write_titans_lmm(self, state: State, t: int) -> None:
-        (a, b), (into_s, into_m) = self.rates(t), self.signs()
+        b, into_m = self.rates(t)[1], self.signs()[1]
         g = self.gradient(state, t, self.residuals(state, t))
-        state.S = self.note(
-            "S", t, rows(self.momentum(t), state.S) + into_s * rows(a, rows(self.share(t), g))
-        )
+        state.S = self.note("S", t, self.momentum_after(t, state.S, g))
         state.M = self.note("M", t, rows(self.retain(t), state.M) + into_m * rows(b, state.S))
 
     def write_omega(self, state: State, t: int) -> None:
-        (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
+        b, (into_s, into_m), m = self.rates(t)[1], self.signs(), self.momentum(t)
         g = self.gradient(state, t, self.residuals(state, t))
-        state.S = summed = self.note(
-            "S", t, rows(m, state.S) + into_s * rows(a, rows(self.share(t), g))
-        )
+        state.S = summed = self.note("S", t, self.momentum_after(t, state.S, g))
         if not self.window_first:
             summed = self.zero
             for j, momentum in enumerate(reversed([*state.momenta, state.S])):

@@ -18,6 +18,7 @@ import numpy as np
 
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.parts.momentum import faded
 from atlas_ref.types import Array
 from tape import ops
 
@@ -30,6 +31,7 @@ class Structure(NamedTuple):
         reference: of the residual: running, chunk_start, call_start or zero.
         frozen: the span start whose memory is kept: that of the reference, or of the read.
         argument: of Newton-Schulz; none without it.
+        fades: whether a large gradient makes the momentum forget (CONV-70).
         boundary: recompute, carry or cut where it has an effect, else recompute.
         span: tokens of a span, or None.
         first: position of the first token of a packed sequence; phase: of the call, or None.
@@ -41,6 +43,7 @@ class Structure(NamedTuple):
     read: str
     order: str
     argument: str
+    fades: bool
     boundary: str
     span: int | None
     first: int
@@ -281,14 +284,14 @@ def _write(
     if structure.order == "momentum_then_window":
         g = steps.gradient(way, inputs.scale, e[..., -1:, :], keys[..., -1:, :])
         g = by.op("gradient", t, by.at("gradient", g))
-        stored_S = by.op("S", t, steps.momentum(way, m, S0, a, g))
+        stored_S = by.op("S", t, steps.momentum(way, _factor(structure, m, g, way), S0, a, g))
         momenta = ops.concatenate(
             [state.momenta[..., 1:, :, :], ops.expand_dims(stored_S, -3)], axis=-3
         )
         S = by.op("P", t, _weighted_sum(way, weights, momenta))
     else:
         g = by.op("gradient", t, by.at("gradient", steps.gradient(way, weights, e, keys)))
-        S = stored_S = by.op("S", t, steps.momentum(way, m, S0, a, g))
+        S = stored_S = by.op("S", t, steps.momentum(way, _factor(structure, m, g, way), S0, a, g))
     U = S
     if structure.argument in ("S", "written_back"):
         U = by.orthogonalise(S)
@@ -302,6 +305,11 @@ def _write(
         stored=stored,
         momenta=momenta,
     )
+
+
+def _factor(structure: Structure, m: Array, g: Array, way: Arithmetic) -> Array:
+    """The factor of S: the momentum, less the square of the gradient where it fades (CONV-70)."""
+    return faded(m, g, way.total) if structure.fades and m is not None else m
 
 
 def _rest(

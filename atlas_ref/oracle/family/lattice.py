@@ -276,8 +276,8 @@ def refusal(of: Facts, c: Convention) -> str | None:
     if c.layout != of.layout and of.d_out != of.d_phi and of.matrices:
         return "the case's matrices do not fit"
     first = c.order == "window_then_momentum"
-    if c.momentum_kind == "average" and c.argument == "nesterov":
-        return "an average of gradients is not defined for nesterov"
+    if c.momentum_kind != "sum" and c.argument == "nesterov":
+        return f"momentum_kind {c.momentum_kind} is not defined for nesterov"
     if not first and c.argument == "written_back":
         return "written_back is not defined for momentum_then_window"
     carried = c.window_at_boundary == "carry" and c.frozen_reference and of.window > 1 and first

@@ -46,6 +46,7 @@ def structure(convention: Convention, header: Any) -> Structure:
         read=c.read,
         order="window_then_momentum" if first else "momentum_then_window",
         argument=c.argument if c.has_newton_schulz else "none",
+        fades=c.momentum_kind == "delta_momentum",
         boundary=c.window_at_boundary if bounded else "recompute",
         span=header.span,
         first=1 % header.span if counted and header.span is not None else 0,
@@ -288,7 +289,7 @@ class Prepared:
         if c.rate in ("momentum", "both", "split") and self.rule.has_error:
             a = self.column("step_size", c)
         m = self.column("momentum", c) if self.rule.has_momentum else None
-        if c.momentum_kind == "sum" or m is None:
+        if c.momentum_kind != "average" or m is None:
             return a
         return 1.0 - m if a is None else (1.0 - m) * a
 

@@ -187,7 +187,10 @@ def _momentum_sign(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason 
 
 
 def _momentum_kind(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    """Reason why a sum and an average of gradients are one function (CONV-65)."""
+    """Reason why two kinds of momentum are one function (CONV-65, CONV-70)."""
+    if "delta_momentum" in (a, b):
+        none = n.column("momentum") is None
+        return ("CONV-70", "the case has no momentum") if none else None
     if n.still:
         return "CONV-65", "there is no momentum"
     c = n.convention

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.parts.momentum import faded
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 
@@ -52,6 +53,8 @@ def evaluate(
         a, m, g = optional("a"), optional("momentum"), inputs["gradient"]
         if c is not None and c.momentum_kind == "average" and m is not None:
             a = steps.times(a, 1.0 - m)  # CONV-64
+        if c is not None and c.momentum_kind == "delta_momentum" and m is not None:
+            m = faded(m, g, way.total)  # CONV-70
         g = -g if c is not None and c.momentum_sign == "minus" else g
         return steps.momentum(way, m, inputs["S"], a, g)
     if op == "M":

@@ -25,6 +25,7 @@ import numpy as np
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.family.steps import read as read
 from atlas_ref.oracle.family.steps import times as times
+from atlas_ref.parts.momentum import faded
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 from tape import ops
@@ -82,6 +83,8 @@ def momentum(
     change = times(a, g)
     if config.convention.momentum_kind == "average" and factor is not None:
         change = (1.0 - factor) * change
+    if config.convention.momentum_kind == "delta_momentum" and factor is not None:
+        factor = faded(factor, g, way.total)
     signed = change if config.convention.momentum_sign == "plus" else -change
     return signed if factor is None else way.scaled_sum(factor, before, signed)
 
