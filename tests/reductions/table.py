@@ -406,6 +406,8 @@ _OF_HEBBIAN: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"value_sign": ("plus",)},
 )
 _MOMENTUM_FIRST: tuple[dict[str, tuple[Any, ...]], ...] = ({"order": ("momentum_then_window",)},)
+#: The factor of delta momentum is no number of the case, but comes from each gradient.
+_DELTA_MOMENTUM: tuple[dict[str, tuple[Any, ...]], ...] = ({"momentum_kind": ("delta_momentum",)},)
 #: A read of the span's start shows spans that the reference alone would hide.
 _READS_SPANS: tuple[dict[str, tuple[Any, ...]], ...] = ({"read": ("chunk_start",)},)
 
@@ -886,15 +888,16 @@ RULES: list[Row] = [
             }
             for name in _REST
         },
-        breaks=({"gate": ("forget",)},),
+        breaks=({"gate": ("forget",)}, *_DELTA_MOMENTUM),
     ),
     Row(
         "momentum-zero",
         "a momentum gate of 0 is no momentum, whatever S_0",
         ("OMEGA-1", "GATES-4", "E-A25", "E-R12"),
-        left=omega(put(momentum=0.0)),
-        right=omega(STILL),
+        left=omega(put(momentum=0.0), momentum_kind="sum"),
+        right=omega(STILL, momentum_kind="sum"),
         window=2,
+        # an average is the same too; delta momentum has no factor below 1e-6, which shows S_0
         # where the first token is inactive, S_0 is the first momentum in the window of momenta
         breaks=_MOMENTUM_FIRST,
         twins={
@@ -1353,6 +1356,7 @@ CLASSES: list[Row] = [
         S=None,
         twins={"S_0 != 0": {"given": put(window_weights=0.4)}, "varying weight": {"given": ZERO_S}},
         fixes_window=True,
+        breaks=_DELTA_MOMENTUM,
     ),
     Row(
         "written-back-no-momentum",
@@ -1556,6 +1560,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
                 "accumulated": _scaled("accumulated"),
                 "no Newton-Schulz": {"left": omega(gradient_scale=3.0), "right": omega()},
             },
+            breaks=_DELTA_MOMENTUM if argument == "S" else (),
         )
         for argument in ("S", "nesterov")
     ],
@@ -1590,6 +1595,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
             },
         },
         fixes_window=True,
+        breaks=_DELTA_MOMENTUM,
     ),
     Row(
         "ns-step-factor",
@@ -1923,7 +1929,11 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("memory", "both", "none")},
+            *_DELTA_MOMENTUM,
+        ),
     ),
     Row(
         "decay-memory",
@@ -1956,7 +1966,11 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(_BEFORE, rate="memory", newton_schulz={}),
             },
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("memory", "both", "none")},
+            *_DELTA_MOMENTUM,
+        ),
     ),
     Row(
         "scale-momentum",
@@ -1972,7 +1986,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both"),
             },
         },
-        breaks=({"rate": ("memory", "both", "none")},),
+        breaks=({"rate": ("memory", "both", "none")}, *_DELTA_MOMENTUM),
     ),
     Row(
         "scale-memory",
@@ -1983,6 +1997,7 @@ REPARAMETRISATIONS: list[Row] = [
         window=2,
         S=None,
         twins={"S_0 not divided": {"right": omega(times("step_size", 3.0), rate="memory")}},
+        breaks=_DELTA_MOMENTUM,
     ),
     Row(
         "scale-both",
@@ -1999,6 +2014,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(both(times("step_size", 3.0), times("S0", 1 / 3.0)), rate="both")
             }
         },
+        breaks=_DELTA_MOMENTUM,
     ),
 ]
 
