@@ -14,7 +14,6 @@ from atlas_ref.certify.matrix import Matrix, each, filled, hadamard, number, sca
 from atlas_ref.certify.newton_schulz import newton_schulz
 from atlas_ref.certify.tokens import Token
 from atlas_ref.certify.window import Held, residual, weight, window_gradient
-from atlas_ref.parts.momentum import MARGIN
 
 
 class Write(NamedTuple):
@@ -92,6 +91,10 @@ def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
         scaled(_faded(m, g) if w.convention.momentum_kind == "delta_momentum" else m, w.S)
         + entering
     )
+
+
+#: CONV-70: how near the factor of delta momentum comes to 0 and to 1.
+MARGIN = 1e-6
 
 
 def _faded(m: Matrix, g: Matrix) -> Matrix:
