@@ -17,7 +17,15 @@ from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import (
+    Calls,
+    Own,
+    Rounding,
+    Searched,
+    Subject,
+    Traced,
+    state_left,
+)
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
 from atlas_ref.types import Array
@@ -178,6 +186,11 @@ SUBJECT = Subject(
             run=listed.run,
             keeps=reading.keeps,
             named={each.name: each.words for each in listed.MISTAKES},
+            word="deep",
+        ),
+        calls=Calls(
+            axes=lambda case: {name: each.axes for name, each in tensors.SEQUENCE.items()},
+            left=state_left,
         ),
     ),
 )

@@ -156,6 +156,7 @@ SUBJECT = Subject(
             run=reading.run,
             keeps=listed.keeps,
             named={},
+            word="dplr",
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),

@@ -130,6 +130,7 @@ class Searched(NamedTuple):
         run: (inputs, case, rounding, readings) -> results under all of them.
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
         named: name of a mistake -> the words that follow on "as if".
+        word: what stands before the name of a mistake beside those of other subjects (VEC-16).
     """
 
     settings: Callable[..., list[Any]]
@@ -138,6 +139,24 @@ class Searched(NamedTuple):
     run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]
     keeps: Callable[[Any, Any], bool]
     named: Mapping[str, str]
+    word: str
+
+
+class Calls(NamedTuple):
+    """How a call of a subject is cut into two that give what one gives (CONV-37).
+
+    Attributes:
+        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens.
+        left: (name of a result) -> the input that it is in the next call; "" for none.
+    """
+
+    axes: Callable[[Any], Mapping[str, str]]
+    left: Callable[[str], str]
+
+
+def state_left(name: str) -> str:
+    """The input that a result is in the next call, where out/state/X is in/state/X there."""
+    return name.replace("out/", "in/", 1) if name.startswith("out/state/") else ""
 
 
 class Own(NamedTuple):
@@ -171,6 +190,7 @@ class Own(NamedTuple):
         forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
         drawing: what a sweep draws of it; None where it draws no case.
+        calls: how a call of it is cut; None where that is not done.
     """
 
     check_header: Callable[[Any], None]
@@ -200,6 +220,7 @@ class Own(NamedTuple):
     forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
     drawing: Drawing | None = None
+    calls: Calls | None = None
 
 
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:

@@ -17,7 +17,15 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import (
+    Calls,
+    Own,
+    Rounding,
+    Searched,
+    Subject,
+    Traced,
+    state_left,
+)
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
@@ -232,7 +240,9 @@ SUBJECT = Subject(
             run=reading.run,
             keeps=reading.keeps,
             named={},
+            word="tnt",
         ),
+        calls=Calls(axes=tensors.axes, left=state_left),
         traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
         convention=parameters.convention,
         check_form=_check_form,

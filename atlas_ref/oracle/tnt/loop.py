@@ -178,7 +178,7 @@ class _Document:
         state = self._resumed() if resumed else self._anew(None)
         reads = []
         for first, last in self._runs():
-            fresh = bool(m.starts(self.number + first))
+            fresh = self._begins(first)
             if fresh:
                 state = self._anew(state)
             y, state = self._run(first, last, state, queries, fresh=fresh)
@@ -192,8 +192,14 @@ class _Document:
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """First and last tokens of the runs between resets (TNT-4)."""
-        starts = [t for t in range(1, self.T) if self.m.starts(self.number + t)]
+        starts = [t for t in range(1, self.T) if self._begins(t)]
         return itertools.pairwise([0, *starts, self.T])
+
+    def _begins(self, t: int) -> bool:
+        """Whether the memory starts anew before a token (TNT-4)."""
+        m = self.m
+        short = m.whole and m.shard is not None and t > 0 and t + m.shard > self.T
+        return bool(m.starts(self.number + t)) and not short
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -243,6 +249,9 @@ class _Document:
             given |= self._counted(numbers)
         lost = m.reset == "instead_of_write" and fresh and m.base != "previous"
         active = np.full(T, m.writes)
+        if not m.tail:
+            end = self.number + self.T
+            active &= numbers < end - m.place(end)
         if lost and (m.base == "running" or m.span == 1):
             active[0] = False
         rows, span = np.arange(T), m.span

@@ -35,6 +35,8 @@ class Memory(NamedTuple):
         asks: the memory whose query it is asked, in place of its own.
         held: what of its projection has no gradient: "keys", the "whole" query, or nothing.
         held_start: whether W_init has the gradient of the first shard alone.
+        whole: whether a shard that the document cuts short begins without a reset.
+        tail: whether the chunk in which the document ends is written.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Memory(NamedTuple):
     asks: str = ""
     held: str = ""
     held_start: bool = False
+    whole: bool = False
+    tail: bool = True
 
     @property
     def is_global(self) -> bool:

@@ -111,6 +111,12 @@ def table(s: Settings, present: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     return allowed, refused
 
 
+def axes(case: Any) -> dict[str, str]:
+    """Axes of each input that a case may hold, as words (TNTCASE-3)."""
+    allowed, _ = table(settings_of(case), case.inputs)
+    return {name: tensor.axes for name, tensor in allowed.items()}
+
+
 def _of_tokens(s: Settings, present: Mapping[str, Any]) -> Any:
     """Tensors of tokens that an ordinary case of the rule has, and the reasons against others."""
     header = Run(s.rule, s.window, 1, 0)
@@ -335,6 +341,7 @@ __all__ = [
     "HELD",
     "SEQUENCE",
     "STATE",
+    "axes",
     "checked",
     "kept",
     "numbers",

@@ -5,18 +5,20 @@ They are dyadic, exact in bfloat16 and float16, and the same on every machine.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from atlas_ref.conventions import Convention, resolve
+from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.rules import names_with
 from atlas_ref.vectors.inputs import regimes
 from atlas_ref.vectors.inputs.stream import chosen, dyadic
-from atlas_ref.vectors.inputs.targets import Target, Topic
+from atlas_ref.vectors.inputs.target import Target
+from atlas_ref.vectors.inputs.topics import Topic
 
 Inputs = dict[str, Any]
 
@@ -45,6 +47,12 @@ RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (
     (-2.5, -2.0, -1.75, -1.5),
 )
 
+#: Squared norms of the keys that a projection has met, together.
+SQUARES = (1.5, 2.0, 2.5, 3.0, 3.5)
+
+#: A tensor of one memory of a TNT, or of its state, and the end of its name.
+OF_MEMORY = re.compile(r"in/(?:state/)?(?:global|local\d+)/(\w+)")
+
 #: Largest whole number and its unit, of everything that is no gate.
 WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
 OTHER = (12, 0.125)
@@ -56,19 +64,17 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     Returns:
         a case without results, whose inputs are float32 and exact in bfloat16 and float16.
     """
-    request = {**target.request, **topic.request}
-    convention = resolve(
-        request.get("convention", "spec"), rule=target.rule, level=request.get("level", "projected")
-    )
-    deep = "parameters" in request
-    history = "history" in topic.regimes and (deep or target.rule in names_with("has_window"))
+    request, convention = {**target.request, **topic.request}, target.convention
+    parametrised = "parameters" in request
+    history = "history" in topic.regimes
+    history = history and (parametrised or target.rule in names_with("has_window"))
     if history:
-        request["history"] = (request["parameters"] if deep else request)["window"] - 1
+        request["history"] = (request["parameters"] if parametrised else request)["window"] - 1
     name = f"{target.name}-{topic.name}"
     case = new(Request(**request, cotangent=topic.grad), name=name)
     header = case.header.plain()
     inputs = {key: _values(seed, key, value, convention) for key, value in case.inputs.items()}
-    if deep:
+    if parametrised:
         inputs |= _short_steps(seed, inputs, convention)
     else:
         phase = "phase" in topic.regimes
@@ -100,6 +106,7 @@ def exact(value: Any) -> bool:
 
 def recipe(key: str, convention: Convention) -> Recipe:
     """How the entries of a tensor are drawn (VEC-4)."""
+    key = _shared(key)
     lists = {
         "in/retain": FORGET if convention.gate == "forget" else RETAIN,
         "in/momentum": MOMENTUM,
@@ -112,10 +119,17 @@ def recipe(key: str, convention: Convention) -> Recipe:
         "in/param/b_step_size": STEP_BIAS,
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
         "in/state/token_gates": WEIGHT,
+        "in/P_size": SQUARES,
     }
     if key in lists:
         return lists[key]
     return _of_function(key) if key.startswith(FUNCTION) else WHOLE.get(key, OTHER)
+
+
+def _shared(key: str) -> str:
+    """A tensor of one memory by the name of the one that all share (TNTCASE-3)."""
+    found = OF_MEMORY.fullmatch(key)
+    return f"in/{found[1]}" if found else key
 
 
 #: Tensors of a memory function, and their momenta.

@@ -13,7 +13,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.vectors.inputs.draw import drawn, recipe
 from atlas_ref.vectors.inputs.stream import chosen, dyadic, words
-from atlas_ref.vectors.inputs.targets import Target, Topic, by_name
+from atlas_ref.vectors.inputs.target import Target
+from atlas_ref.vectors.inputs.targets import by_name
+from atlas_ref.vectors.inputs.topics import Topic
 
 Numbers = np.ndarray[Any, Any]
 

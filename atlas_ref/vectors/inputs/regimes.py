@@ -10,6 +10,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.tnt import parameters as tnt_parameters
 from atlas_ref.vectors.inputs.stream import chosen, whole
 
 Inputs = dict[str, Any]
@@ -162,6 +163,18 @@ def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
     return inputs | {"in/M0": best}
 
 
+def _own_tokens(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """A query, a key and a gate for one memory of a TNT, in the place of the shared ones."""
+    memory = tnt_parameters.names(tnt_parameters.parsed(case.header))[-1]
+    own = {}
+    for name in ("k", "q", "retain", "step_size"):
+        if f"in/{name}" in inputs:
+            own[f"in/{memory}/{name}"] = np.flip(inputs[f"in/{name}"], axis=1)
+    if "in/step_size" in inputs:  # a write of another size shows at every read
+        own[f"in/{memory}/step_size"] = 2.0 * own[f"in/{memory}/step_size"]
+    return inputs | own
+
+
 def _equal(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """Equal singular values: a signed permutation over 2."""
     G = inputs["in/G"]
@@ -204,6 +217,7 @@ REGIMES: dict[str, Regime] = {
     "zero gradient": _zero_gradient,
     "tiny": _tiny,
     "cancelling": _cancelling,
+    "own tokens": _own_tokens,
     "equal": _equal,
     "rank one": _rank_one,
     "zero matrix": _zero_matrix,

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.deep.sweep.cut import taken
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.lattice import facts
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.cut import cut
 from atlas_ref.rules import FAMILY
+from atlas_ref.vectors.inputs import parts
 
 #: Results of one call that are inputs of the next, and their names there.
 RESUMES = {
@@ -39,7 +38,7 @@ def places(case: Case) -> list[int]:
     """
     if case.convention.read == "call_end":
         return []
-    if _parameters(case) is not None:
+    if parts.calls(case) is not None:
         return _places_of_chunks(case)
     T = facts(case).tokens if case.header.rule in FAMILY else 0
     cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
@@ -61,8 +60,8 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     Args:
         lost: names of results, or `phase`, that are not carried over: a mistake.
     """
-    if _parameters(case) is not None:
-        return _of_function(case, before, tokens)
+    if parts.calls(case) is not None:
+        return parts.part(case, tokens, before)
     candidate = cut(case, "T", tokens)
     assert candidate is not None
     tensors: Tensors = {
@@ -83,37 +82,18 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     return make(header, tensors, name=case.name)
 
 
-def _parameters(case: Case) -> Any:
-    """Settings of a case whose memory is a function (DEEPCASE-2); None for another."""
-    own = SUBJECTS[case.header.rule].own
-    return (case.header.parameters or {}) if own is not None and own.has_convention else None
-
-
 def _places_of_chunks(case: Case) -> list[int]:
-    """Cuts of a deep memory: none where a call ends a chunk or begins a document."""
-    own = _parameters(case)
+    """Cuts of a deep memory or a TNT: none where a call ends a chunk or begins a document."""
+    own = case.header.parameters or {}
     if own.get("unfinished") == "flush" or "batch" in own.values():
         return []
     T = facts(case).tokens
     return sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
 
 
-def _of_function(case: Case, before: Results | None, tokens: range) -> Case:
-    """Some tokens of a deep memory, from the state of results or that of the case (DEEPCASE-6)."""
-    tensors = {name: taken(name, x, "T", tokens) for name, x in case.inputs.items()}
-    if before is not None:
-        tensors = {name: x for name, x in tensors.items() if not name.startswith("in/state/")}
-        tensors |= {
-            name.replace("out/", "in/", 1): x
-            for name, x in before.tensors.items()
-            if name.startswith("out/state/")
-        }
-    return make(case.header.plain(), tensors, name=case.name)
-
-
 def _part(case: Case, tokens: range) -> Case:
-    if _parameters(case) is not None:
-        return _of_function(case, None, tokens)
+    if parts.calls(case) is not None:
+        return parts.part(case, tokens)
     candidate = cut(case, "T", tokens)
     if candidate is None:
         raise CaseError(f"{case.name}: has no tokens to be cut at")

@@ -25,9 +25,9 @@ from atlas_ref.vectors.mutants import (
     backward,
     boundaries,
     chunked,
-    deep,
     forward,
     matrices,
+    own,
     tensors,
 )
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, seen
@@ -62,8 +62,8 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     Args:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
-    if deep.has(case):
-        yield from deep.mutants(case, dtype)
+    if own.has(case):
+        yield from own.mutants(case, dtype)
         return
     if boundaries.long(case):
         yield from boundaries.mutants(case, dtype)
@@ -95,7 +95,7 @@ def words(name: str) -> str:
         | chunked.MISTAKES
         | {lost: meaning for lost, (_, meaning) in LOST.items()}
     )
-    return meanings.get(name) or deep.words(name) or f"convention {name} in place of the case's"
+    return meanings.get(name) or own.words(name) or f"convention {name} in place of the case's"
 
 
 # -- conventions -----------------------------------------------------------------------------------

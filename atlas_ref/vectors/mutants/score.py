@@ -16,7 +16,7 @@ from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.norms import norms, rounded
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
 from atlas_ref.vectors.inputs.properties import forms
-from atlas_ref.vectors.mutants import boundaries, chunked, deep, mutants
+from atlas_ref.vectors.mutants import boundaries, chunked, mutants, own
 from atlas_ref.vectors.mutants.mistake import computed, seen
 
 #: Formats in which a set is adequate.
@@ -35,10 +35,6 @@ LEGAL = (
     Arithmetic("float32 accumulation, term by term", "forward", early=True),
     Arithmetic("float64 accumulation", "wide"),
 )
-
-
-#: Results that are tokens of the call, as they came, and its place in the document.
-KEPT = ("out/window", "out/state/keys", "out/state/values", "out/state/token", "out/state/position")
 
 
 class Score(NamedTuple):
@@ -71,7 +67,7 @@ def score(case: Case, dtype: str) -> Score:
     want = {
         name: value
         for name, value in evaluate(case, grad=grad).tensors.items()
-        if not name.startswith(KEPT)
+        if not own.KEPT.fullmatch(name)
     }
     allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
     judged = {name: ratio(results, want, allowed) for name, results in mutants.mutants(case, dtype)}
@@ -106,7 +102,7 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     for way in LEGAL:
         yield way.name, _rounded(plainly(case, inputs, way, grad=grad), dtype)
     yield "the rule in float32", _rounded(evaluate(case, dtype="float32", grad=grad).tensors, dtype)
-    kernel = deep.kernel(case, dtype) if deep.has(case) else computed(case, None, dtype)
+    kernel = own.kernel(case, dtype) if own.has(case) else computed(case, None, dtype)
     yield "the kernel of the mutants", _rounded(kernel, dtype)
     at = seen(case)
     if at is not None and chunked.made_in(at, ""):

@@ -18,7 +18,9 @@ from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.storage.files import read_bytes
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs.draw import drawn
-from atlas_ref.vectors.inputs.targets import Target, Topic, target_named, topic_named
+from atlas_ref.vectors.inputs.target import Target
+from atlas_ref.vectors.inputs.targets import target_named, topic_named
+from atlas_ref.vectors.inputs.topics import Topic
 from atlas_ref.vectors.sets.manifest import Kills, Name, Version, both_formats, repeated
 
 PLANS = Path(__file__).parent / "plans"

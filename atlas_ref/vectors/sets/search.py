@@ -27,7 +27,9 @@ from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.large import LARGE
 from atlas_ref.vectors.inputs.properties import properties
-from atlas_ref.vectors.inputs.targets import DEEP, TARGETS, Target, Topic
+from atlas_ref.vectors.inputs.target import Target
+from atlas_ref.vectors.inputs.targets import LATER, TARGETS
+from atlas_ref.vectors.inputs.topics import Topic
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.refusals.negative import NEGATIVE
 from atlas_ref.vectors.sets.expected import expected
@@ -127,7 +129,7 @@ def parts(number: int, long: bool = False) -> tuple[Target, Any, int]:
 
 def searched(long: bool) -> tuple[Target, ...]:
     """Targets of a set: those of one version of sets come behind those before them."""
-    return (*TARGETS, *DEEP) if long else TARGETS
+    return (*TARGETS, *LATER) if long else TARGETS
 
 
 def topics(target: Target, long: bool) -> tuple[Topic, ...]:

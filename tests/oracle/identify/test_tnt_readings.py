@@ -181,6 +181,38 @@ def test_the_presets_are_named_and_the_plain_program_agrees_with_ours_under_them
 
 
 @pytest.mark.clause("TNTCASE-13")
+@pytest.mark.host("literal loops of the tests")
+def test_a_short_tail_that_is_passed_over_is_what_loops_of_other_tokens_give() -> None:
+    """Of 9 tokens: the global chunk and the shard of the last one have that token alone."""
+    case = CASES["one"]
+    tensors = converted(case, "float64")
+    every = {one.name: one for one in listed.mistakes(case)}
+    whole, start = tnt_cases.memory(tensors, "global", 0, 4, None), 4
+    local = tnt_cases.memory(tensors, "local0", 0, 2, 4)
+    right = loops.paper([whole, local])
+    tail = reading.run(tensors, case, OTHER, [every["global without tail"]])
+    first = loops.paper([_some(whole, slice(8)), _some(local, slice(8))])
+    assert relative_error(tail["out/state/global/M"][0], first.M[0]) < 1e-12
+    assert relative_error(tail["out/y"][0], right.y) < 1e-12
+    assert relative_error(first.M[0], right.M[0]) > 1e-3
+    short = reading.run(
+        tensors, case, OTHER, [every["local0 was not reset for a last shard that is short"]]
+    )
+    of_shard = loops.paper([_some(local, slice(start, None))._replace(shard=9)])
+    of_global = loops.paper([whole])
+    want = of_global.y[start:] + of_shard.y
+    assert relative_error(short["out/y"][0, start:], want) < 1e-12
+    assert relative_error(short["out/y"][0, :start], right.y[:start]) < 1e-12
+    assert relative_error(right.y[start:], want) > 1e-3
+
+
+def _some(memory: loops.Memory, tokens: slice) -> loops.Memory:
+    """A memory that is given some tokens alone."""
+    cut = {name: None if x is None else x[tokens] for name, x in memory.inputs._asdict().items()}
+    return memory._replace(inputs=loops.Inputs(**cut))
+
+
+@pytest.mark.clause("TNTCASE-13")
 @pytest.mark.parametrize("name", ["local0 keys held", "local0 whole held", "local0 start held"])
 def test_a_part_of_the_backward_that_is_held_fixed_is_named(name: str) -> None:
     case = CASES["one"]

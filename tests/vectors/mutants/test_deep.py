@@ -10,9 +10,10 @@ from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.draw import drawn
-from atlas_ref.vectors.inputs.targets import DEEP, target_named, topic_named
-from atlas_ref.vectors.mutants import deep, mutants, score
+from atlas_ref.vectors.inputs.targets import target_named, topic_named
+from atlas_ref.vectors.mutants import mutants, own, score
 from atlas_ref.vectors.sets import locate, manifest
 
 FOLDER = locate.SHIPPED[1] / "v2"
@@ -57,7 +58,7 @@ def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
     for topic in target.topics[:: max(1, len(target.topics) - 1)]:
         case = drawn(target, topic, 1)
         want = atlas_ref.evaluate(case, grad=topic.grad).tensors
-        found = {n: x for n, x in deep.kernel(case, "float32").items() if n in want}
+        found = {n: x for n, x in own.kernel(case, "float32").items() if n in want}
         assert len(found) >= len(want) - 1  # but the position
         allowed = tolerances(
             case, dtype="float32", only=list(found), results=want, alternatives=False
@@ -80,27 +81,29 @@ def test_at_least_sixty_mutants_are_killed_in_both_formats_for_every_target(list
         }
         assert killed["float32"] == killed["bfloat16"], target.name
         assert len(killed["float32"]) >= 60, target.name
-        assert sum(name.startswith(deep.AHEAD) for name in killed["float32"]) >= 30, target.name
+        assert sum(name.startswith(own.ahead("deep_memory")) for name in killed["float32"]) >= 30, (
+            target.name
+        )
         for dtype in score.FORMATS:
             every[dtype] |= killed[dtype]
     assert len(every["bfloat16"]) > 180
     for mutant, target in LIST.items():
-        own = [each for each in listing.vectors if each.target == target]
-        assert any(mutant in each.kills["bfloat16"] for each in own), (mutant, target)
+        vectors = [each for each in listing.vectors if each.target == target]
+        assert any(mutant in each.kills["bfloat16"] for each in vectors), (mutant, target)
 
 
 @pytest.mark.clause("VEC-22")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("target", DEEP, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
-    own = [each for each in listing.vectors if each.target == target.name]
+    vectors = [each for each in listing.vectors if each.target == target.name]
     possible = {
-        deep.named(each)
-        for vector in own
-        for each in deep.readings(atlas_ref.load(FOLDER / vector.file))
+        own.named(each, "deep_memory")
+        for vector in vectors
+        for each in own.readings(atlas_ref.load(FOLDER / vector.file))
     }
     for dtype in score.FORMATS:
-        assert possible == {name for vector in own for name in vector.kills[dtype]}
+        assert possible == {name for vector in vectors for name in vector.kills[dtype]}
 
 
 @pytest.mark.clause("VEC-22")
@@ -108,20 +111,24 @@ def test_mutants_are_named_in_words(listing) -> None:
     assert mutants.words("deep: momentum left out") == "there were no momentum"
     assert mutants.words("momentum left out") == "momentum is 1 at every token"
     assert mutants.words("parameters.chunk=3") == "parameters.chunk=3 in place of the case's"
-    own = {name for each in listing.vectors for names in each.kills.values() for name in names}
-    assert all(listing.mutants[name] == mutants.words(name) for name in own)
+    killed = {name for each in listing.vectors for names in each.kills.values() for name in names}
+    assert all(listing.mutants[name] == mutants.words(name) for name in killed)
 
 
 @pytest.mark.clause("VEC-22")
 def test_settings_that_are_the_same_function_are_no_mutants() -> None:
-    names = {deep.named(each) for each in deep.readings(case_of("deep_memory", "square"))}
+    names = {
+        own.named(each, "deep_memory") for each in own.readings(case_of("deep_memory", "square"))
+    }
     assert "parameters.memory.activation=silu" in names
     assert "deep: window_gate ignored" not in names  # no token brings a weight
     assert "parameters.unfinished=flush" in names
     assert "parameters.memory_reset=never" not in names  # one document from its beginning
     assert "reference=chunk_start" not in names  # a span of one chunk
-    assert not any(name.startswith(deep.FINE) for name in names)
-    whole = {deep.named(each) for each in deep.readings(case_of("deep_memory", "gradient"))}
+    assert not any(name.startswith(own.FINE) for name in names)
+    whole = {
+        own.named(each, "deep_memory") for each in own.readings(case_of("deep_memory", "gradient"))
+    }
     assert {"deep: values held fixed", "parameters.outer_gradient=none"} <= whole - names
 
 
@@ -131,16 +138,16 @@ def test_settings_are_left_out_that_bfloat16_lets_pass_and_float32_does_not(vect
     """All but the guard of Newton-Schulz and its smallest eps."""
     case = atlas_ref.load(FOLDER / "cases" / f"{vector}.safetensors")
     searched = SUBJECTS["deep_memory"].own.searched
-    left_out = [each for each in searched.settings(case, ()) if each.name.startswith(deep.FINE)]
+    left_out = [each for each in searched.settings(case, ()) if each.name.startswith(own.FINE)]
     rejected: dict[str, set[str]] = {}
     for dtype in score.FORMATS:
         want = atlas_ref.evaluate(case).tensors
-        want = {name: x for name, x in want.items() if not name.startswith(score.KEPT)}
+        want = {name: x for name, x in want.items() if not own.KEPT.fullmatch(name)}
         allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
         rejected[dtype] = {
             each.name
             for each in left_out
-            if score.ratio(deep.kernel(case, dtype, (each,)), want, allowed) > PASS
+            if score.ratio(own.kernel(case, dtype, (each,)), want, allowed) > PASS
         }
     names = {each.name for each in left_out}
     never = {"newton_schulz.guard=clamp", "newton_schulz.guard=return"}
@@ -155,11 +162,11 @@ def test_settings_are_left_out_that_bfloat16_lets_pass_and_float32_does_not(vect
 @pytest.mark.clause("VEC-22")
 def test_values_of_a_backward_mistake_are_right() -> None:
     case = case_of("deep_memory", "gradient")
-    right = deep.kernel(case, "float32")
-    made = [each for each in deep.readings(case) if each.grad]
+    right = own.kernel(case, "float32")
+    made = [each for each in own.readings(case) if each.grad]
     assert len(made) > 12
     for each in made:
-        found = deep.kernel(case, "float32", (each,))
+        found = own.kernel(case, "float32", (each,))
         gaps = {n: np.abs(x - right[n]).max() for n, x in found.items()}
         assert max(gap for name, gap in gaps.items() if name.startswith("out/")) == 0.0, each.name
         assert max(gap for name, gap in gaps.items() if name.startswith("grad/")) > 0.0, each.name
@@ -172,15 +179,15 @@ def test_scores_are_the_verdicts_of_check(dtype) -> None:
     scores = score.score(case, dtype).mutants
     kind = np.float32 if dtype == "float32" else atlas_ref.oracle.judge.norms.FORMATS[dtype][0]
     wrong = 0
-    for name, results in list(deep.mutants(case, dtype))[::7]:
+    for name, results in list(own.mutants(case, dtype))[::7]:
         answer = {
             key: np.asarray(x).astype(kind)
             for key, x in results.items()
-            if not key.startswith(score.KEPT)
+            if not own.KEPT.fullmatch(key)
         }
         rows = checked(case, source=lambda _, answer=answer: Answer(answer), dtype=dtype).rows
-        own = [row for row in rows if not row.tensor.startswith("out/state")]
-        assert own
+        floats = [row for row in rows if not row.tensor.startswith("out/state")]
+        assert floats
         if scores[name] > PASS:
             assert any(row.verdict != "PASS" for row in rows), name
             wrong += 1

@@ -48,6 +48,15 @@ def _of_schedule(at: Seen) -> Iterator[Reading]:
     ):
         for name, settings in _locals(at, **fields):
             yield Reading(f"{name} {words}", f"{name} {words}", settings=settings)
+    for m in at.locals:
+        starts = [t for t in range(1, at.tokens) if m.starts(at.number + t)]
+        if starts and m.shard is not None and starts[-1] + m.shard > at.tokens:
+            words = f"{m.name} was not reset for a last shard that is short"
+            yield Reading(words, words, settings=_change(m.name, whole=True))
+    for m in at.s.memories:
+        if m.writes and m.place(at.number + at.tokens):
+            words = f"the last chunk of {m.name}, a short one, was not written"
+            yield Reading(f"{m.name} without tail", words, settings=_change(m.name, tail=False))
     if at.locals and at.s.memories[0].is_global:
         first = at.locals[0].shard
         words = "the global memory was reset at the shards of local0"

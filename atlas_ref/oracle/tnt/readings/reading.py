@@ -29,6 +29,11 @@ class Seen(NamedTuple):
         return "in/state/position" in self.inputs
 
     @property
+    def number(self) -> int:
+        """Number of the first token of the call (TNT-13)."""
+        return int(self.inputs["in/state/position"]) if self.resumes else self.s.origin
+
+    @property
     def locals(self) -> tuple[Memory, ...]:
         return tuple(m for m in self.s.memories if not m.is_global)
 

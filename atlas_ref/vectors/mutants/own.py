@@ -1,4 +1,6 @@
-"""Mutants of a deep memory: its mistakes and other settings, in a plain loop in float32 (VEC-22).
+"""Mutants of rules that have readings of their own: mistakes and other settings (VEC-22, VEC-23).
+
+Each is a plain loop in float32, of a deep memory or of a TNT.
 
 A setting or mistake that is the same function for every number in the place of the case's is no
 mutant of it.
@@ -6,6 +8,8 @@ mutant of it.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,10 +21,10 @@ from atlas_ref.oracle.identify.nodes import redrawn, relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.vectors.inputs.draw import drawn
+from atlas_ref.vectors.inputs.targets import LATER
 from atlas_ref.vectors.mutants.mistake import WAY, Results
-
-#: What stands before the name of a mistake, since other rules have mistakes of the same name.
-AHEAD = "deep: "
 
 #: Settings that bfloat16 lets pass under some target: those of a guard, an eps, the other form of gelu,
 #: and decays near 1.
@@ -37,6 +41,11 @@ FINE = (
 #: Settings that are younger than the published sets, whose mutants never change (VEC-22).
 YOUNGER = ("parameters.bias", "parameters.retention")
 
+#: Results that are tokens of the call, as they came, and its place in the document.
+KEPT = re.compile(
+    r"out/(window.*|state/(keys|values|token.*|position|\w+/(window_[kv]|window_gate_before|P_keys)))"
+)
+
 #: Relative distance of results below which two readings are one function of a case (IDENT-4).
 SAME = 1e-7
 
@@ -50,23 +59,28 @@ def has(case: Case) -> bool:
 def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     """Names and results of every mutant of a case, rounded to `dtype`."""
     for each in readings(case):
-        yield named(each), kernel(case, dtype, (each,))
+        yield named(each, case.header.rule), kernel(case, dtype, (each,))
 
 
-def named(reading: Any) -> str:
-    """The name of a mutant: axis=value, or that of a mistake of this rule."""
-    return reading.name if reading.change else f"{AHEAD}{reading.name}"
+def named(reading: Any, rule: str) -> str:
+    """The name of a mutant: axis=value, or that of a mistake behind the word of this rule."""
+    return str(reading.name) if reading.change else f"{ahead(rule)}{reading.name}"
+
+
+def ahead(rule: str) -> str:
+    """What stands before a mistake, since other rules have mistakes of the same name."""
+    return f"{_searched(rule).word}: "
 
 
 def readings(case: Case) -> list[Any]:
     """Mistakes and other settings that a case can show, each by itself."""
-    searched = _searched(case)
+    searched = _searched(case.header.rule)
     left_out = (*FINE, *YOUNGER)
     every = [each for each in searched.settings(case, ()) if not each.name.startswith(left_out)]
     every += searched.departures(case)
     moved = case.replaced(inputs=redrawn(case.inputs))
     own = _exact(moved, ())
-    return [each for each in every if _apart(own, _exact(moved, (each,)))]
+    return [each for each in every if apart(own, _exact(moved, (each,)))]
 
 
 def kernel(case: Case, dtype: str, chosen: tuple[Any, ...] = ()) -> Results:
@@ -88,32 +102,47 @@ def graded(case: Case) -> bool:
 
 def words(name: str) -> str:
     """A mutant in words, for a reader; "" for one of another rule."""
-    for subject in SUBJECTS.values():
-        searched = None if subject.own is None else subject.own.searched
-        bare = name.removeprefix(AHEAD)
-        if searched is not None and name != bare and bare in searched.named:
-            return searched.named[bare]
+    for rule, subject in SUBJECTS.items():
+        if subject.own is None or subject.own.searched is None:
+            continue
+        if name.startswith(ahead(rule)):
+            return _words(rule)[name.removeprefix(ahead(rule))]
     return f"{name} in place of the case's" if name.startswith("parameters.") else ""
 
 
-def _searched(case: Case) -> Any:
-    own = SUBJECTS[case.header.rule].own
+@functools.cache
+def _words(rule: str) -> dict[str, str]:
+    """Every mistake of a rule in words, by its name: those of its subject, or of its targets."""
+    searched = _searched(rule)
+    found = dict(searched.named)
+    for target in (each for each in LATER if each.rule == rule and not searched.named):
+        for topic in target.topics:
+            case = drawn(target, topic, 0)
+            found |= {each.name: each.words for each in searched.departures(case)}
+    return found
+
+
+def _searched(rule: str) -> Searched:
+    own = SUBJECTS[rule].own
     assert own is not None
+    assert own.searched is not None
     return own.searched
 
 
 def _plain(case: Case, chosen: tuple[Any, ...]) -> Any:
-    return lambda inputs, of, rounding: _searched(case).run(inputs, of, rounding, chosen)
+    return lambda inputs, of, rounding: _searched(case.header.rule).run(
+        inputs, of, rounding, chosen
+    )
 
 
 def _exact(case: Case, chosen: tuple[Any, ...]) -> Mapping[str, Any]:
     return ensemble.exact(case, grad=graded(case), plain=_plain(case, chosen))
 
 
-def _apart(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether some result differs, or has another shape."""
+def apart(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether some result of both differs, or has another shape; a state may have other tensors."""
     return any(
-        relative(other.get(name), value) > SAME
+        relative(other[name], value) > SAME
         for name, value in own.items()
-        if np.asarray(value).dtype.kind == "f"
+        if name in other and np.asarray(value).dtype.kind == "f"
     )
