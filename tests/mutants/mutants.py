@@ -702,6 +702,13 @@ FORWARD: tuple[Mutant, ...] = (
         values("average"),
     ),
     Mutant(
+        "gate-bounds-ignored",
+        "gates leave their bounds",
+        "atlas_ref.parts.gates:bounded",
+        Edited('bounds == "none"', "True"),
+        values("bounded"),
+    ),
+    Mutant(
         "norm-eps-ignored",
         "norms of keys have the default eps",
         "atlas_ref.parts.norms:keys_normalised",

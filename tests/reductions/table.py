@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tape import ops
+from tests.support.strategies import AXES
 
 Inputs = dict[str, Any]
 Map = Callable[[Inputs], Inputs]
@@ -405,6 +406,9 @@ _OF_HEBBIAN: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"direction": ("ascent",)},
     {"value_sign": ("plus",)},
 )
+#: A gate that is a given number, or that one side alone changes, is another one between bounds.
+_RETAIN_BOUNDED = ({"retain_bounds": tuple(AXES["retain_bounds"][1:])},)
+_STEP_BOUNDED = ({"step_bounds": tuple(AXES["step_bounds"][1:])},)
 _MOMENTUM_FIRST: tuple[dict[str, tuple[Any, ...]], ...] = ({"order": ("momentum_then_window",)},)
 #: A read of the span's start shows spans that the reference alone would hide.
 _READS_SPANS: tuple[dict[str, tuple[Any, ...]], ...] = ({"read": ("chunk_start",)},)
@@ -498,6 +502,7 @@ RULES: list[Row] = [
             "s = 1": {"left": omega()},
         },
         fixes_window=True,
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "omega-titans-token",
@@ -511,7 +516,7 @@ RULES: list[Row] = [
         level="token",
         twins={"the same (W, b)": {"right": titans(header={"level": "token"})}},
         fixes_window=True,
-        breaks=({"gate": ("retain", "forget")},),
+        breaks=({"gate": ("retain", "forget")}, *_RETAIN_BOUNDED),
     ),
     Row(
         "omega-delta",
@@ -596,7 +601,7 @@ RULES: list[Row] = [
             "value_sign plus": {"left": omega(reference="zero", value_sign="plus")},
         },
         fixes_window=True,
-        breaks=_OF_HEBBIAN,
+        breaks=(*_OF_HEBBIAN, *_STEP_BOUNDED),
     ),
     Row(
         "titans-hebbian",
@@ -609,7 +614,7 @@ RULES: list[Row] = [
             "running reference": {"left": titans()},
             "momentum 0.3": {"given": both(ZERO_S, put(step_size=1.0, momentum=0.3))},
         },
-        breaks=_OF_HEBBIAN,
+        breaks=(*_OF_HEBBIAN, *_STEP_BOUNDED),
     ),
     Row(
         "delta-hebbian",
@@ -886,7 +891,7 @@ RULES: list[Row] = [
             }
             for name in _REST
         },
-        breaks=({"gate": ("forget",)},),
+        breaks=({"gate": ("forget",)}, *_RETAIN_BOUNDED, *_STEP_BOUNDED),
     ),
     Row(
         "momentum-zero",
@@ -936,6 +941,7 @@ CLASSES: list[Row] = [
         right=omega(newton_schulz={}),
         window=3,
         twins={"the same number": {"left": omega(gate="forget", newton_schulz={})}},
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "gate-none",
@@ -946,6 +952,7 @@ CLASSES: list[Row] = [
         given=put(retain=1.0),
         exact=True,
         twins={"0.95": {"given": put(retain=0.95)}},
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "log-gates",
@@ -985,7 +992,7 @@ CLASSES: list[Row] = [
         window=3,
         exact=True,
         twins={"0.95": {"given": put(retain=0.95)}},
-        breaks=({"gate": ("forget",)},),
+        breaks=({"gate": ("forget",)}, *_RETAIN_BOUNDED),
     ),
     Row(
         "decay-zero-reference",
@@ -1091,6 +1098,7 @@ CLASSES: list[Row] = [
             given=given,
             window=2,
             twins={broken: {"given": wrong}},
+            breaks=_STEP_BOUNDED if rate != "momentum" else (),
         )
         for rate, words, given, broken, wrong in (
             ("both", "h' = h", copied("step_size_memory", "step_size"), "h' != h", same),
@@ -1118,6 +1126,7 @@ CLASSES: list[Row] = [
         right=omega(copied("step_size", "step_size_memory"), rate="memory"),
         window=2,
         twins={"h = 1.1": {"left": omega(put(step_size=1.1), rate="split")}},
+        breaks=_STEP_BOUNDED,
     ),
     *[
         Row(
@@ -1523,6 +1532,7 @@ CLASSES: list[Row] = [
             },
         },
         fixes_window=True,
+        breaks=_STEP_BOUNDED,
     ),
 ]
 
@@ -1619,6 +1629,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
             },
             "S_0 != 0": {"given": same},
         },
+        breaks=_STEP_BOUNDED,
     ),
     Row(
         "ns-step-invisible",
@@ -1891,6 +1902,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(minus("param/b_retain"), gate="forget", header={"level": "token"})
             },
         },
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "decay-delta",
@@ -1902,7 +1914,12 @@ REPARAMETRISATIONS: list[Row] = [
             "v not divided": {"right": delta(times("step_size", lambda x: x["retain"]))},
             "h not multiplied": {"right": delta(put(v=_halved_targets))},
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("both", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "decay-momentum",
@@ -1923,7 +1940,12 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("memory", "both", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "decay-memory",
@@ -1939,7 +1961,11 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
-        breaks=({"gate": ("forget", "none")},),
+        breaks=(
+            {"gate": ("forget", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "decay-window",
@@ -1956,7 +1982,12 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(_BEFORE, rate="memory", newton_schulz={}),
             },
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("memory", "both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("memory", "both", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "scale-momentum",
@@ -1972,7 +2003,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both"),
             },
         },
-        breaks=({"rate": ("memory", "both", "none")},),
+        breaks=({"rate": ("memory", "both", "none")}, *_STEP_BOUNDED),
     ),
     Row(
         "scale-memory",
@@ -1983,6 +2014,7 @@ REPARAMETRISATIONS: list[Row] = [
         window=2,
         S=None,
         twins={"S_0 not divided": {"right": omega(times("step_size", 3.0), rate="memory")}},
+        breaks=_STEP_BOUNDED,
     ),
     Row(
         "scale-both",
@@ -1999,6 +2031,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(both(times("step_size", 3.0), times("S0", 1 / 3.0)), rate="both")
             }
         },
+        breaks=_STEP_BOUNDED,
     ),
 ]
 
