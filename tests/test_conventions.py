@@ -20,6 +20,8 @@ VALUES = {
     "rate": ("momentum", "memory", "both", "split", "none"),
     "momentum_sign": ("plus", "minus"),
     "momentum_kind": ("sum", "average", "delta_momentum"),
+    "retain_bounds": ("none", (0.2, 0.8)),
+    "step_bounds": ("none", (0.0, 2.0)),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),
@@ -220,8 +222,8 @@ def test_an_unknown_preset_or_axis_is_reported_with_the_legal_ones():
     "axis",
     [
         axis
-        for axis, (value, *_) in VALUES.items()
-        if isinstance(value, str) and axis != "newton_schulz"
+        for axis, values in VALUES.items()
+        if all(isinstance(each, str) for each in values) and axis != "newton_schulz"
     ],
 )
 @pytest.mark.parametrize(("bad", "shown"), [("sideways", "'sideways'"), (3, "3"), (True, "true")])

@@ -13,6 +13,8 @@ VALUES = {
     "gradient_scale": (1, 2, "2/d_out"),
     "momentum_sign": ("plus", "minus"),
     "momentum_kind": ("sum", "average", "delta_momentum"),
+    "retain_bounds": ("none", (0.45, 0.55)),
+    "step_bounds": ("none", (0.05, 0.06)),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),

@@ -69,6 +69,20 @@ def activated(x: Matrix, kind: str) -> Matrix:
     return each(x, silu, _silu_slope) if kind == "silu" else each(x, gelu, _gelu_slope)
 
 
+def bounded(x: Matrix, bounds: Any) -> Matrix:
+    """Every entry, or the bound that it reaches; a ball around a bound has both slopes (CONV-66)."""
+    if bounds == "none":
+        return x
+    least, greatest = map(arb, bounds)
+
+    def slope(z: arb) -> arb:
+        if z <= least or z >= greatest:
+            return arb(0)
+        return arb(1) if z > least and z < greatest else arb(0.5, 0.5)
+
+    return each(x, lambda z: z.max(least).min(greatest), slope)
+
+
 def cosines(x: Matrix) -> Matrix:
     """The cosine of every entry."""
     return each(x, lambda z: z.cos(), lambda z: -z.sin())

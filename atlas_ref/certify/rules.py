@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
+from atlas_ref.certify.functions import bounded
 from atlas_ref.certify.matrix import Matrix, each, filled, hadamard, number, scaled, total
 from atlas_ref.certify.newton_schulz import newton_schulz
 from atlas_ref.certify.tokens import Token
@@ -41,7 +42,7 @@ def multiplier(convention: Any, token: Token) -> Matrix | None:
     """The factor of M (CONV-4); None for 1."""
     if convention.gate == "none":
         return None
-    u = token.gates["retain"]
+    u = bounded(token.gates["retain"], convention.retain_bounds)
     return u if convention.gate == "retain" else (-u).plus(arb(1))
 
 
@@ -52,6 +53,7 @@ def _times(factor: Matrix | None, matrix: Matrix) -> Matrix:
 def _rates(w: Write) -> tuple[Matrix | None, Matrix | None]:
     """(a_t, b_t) of CONV-7; None for 1."""
     h, second = w.token.gates.get("step_size"), w.token.gates.get("step_size_memory")
+    h = None if h is None else bounded(h, w.convention.step_bounds)
     return {
         "momentum": (h, None),
         "memory": (None, h),

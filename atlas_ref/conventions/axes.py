@@ -18,6 +18,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 LEAST_EPS = 1e-15
 NormEps = Annotated[float, Field(ge=LEAST_EPS, allow_inf_nan=False)]
 
+#: Least and greatest value of a gate (CONV-66).
+Bounds = Literal["none"] | tuple[Finite, Finite]
+
 
 class Convention(Frozen):
     """One choice on every axis; the defaults are the preset `spec` of a rule at level projected
@@ -51,6 +54,10 @@ class Convention(Frozen):
         description="what S is: a fading sum of gradients; an average of them, into which "
         "(1 - momentum) a g enters; a sum that forgets more the larger a gradient is",
     )
+    retain_bounds: Bounds = Field(
+        "none", description="least and greatest value of the retain gate, before the axis gate"
+    )
+    step_bounds: Bounds = Field("none", description="least and greatest value of the step size")
     direction: Literal["descent", "ascent"] = Field(
         "descent",
         description="ascent moves M the other way: an error of print, kept so that it can be named",

@@ -70,7 +70,11 @@ def resolve(
 
 
 def _possible(convention: Convention, rule: str) -> Convention:
-    """The convention, unless its kind of momentum is not defined there (CONV-64, CONV-70)."""
+    """The convention, unless an axis is undefined there (CONV-64, CONV-66, CONV-70)."""
+    if rule == "deep_memory":
+        for axis in _BOUNDS:
+            if getattr(convention, axis) != "none":
+                raise ValueError(f"convention: {axis} is not defined for deep_memory")
     kind = convention.momentum_kind
     if kind != "sum":
         if rule == "deep_memory":
@@ -135,7 +139,29 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
+#: Axes that take a least and a greatest value: the greatest one that is legal.
+_BOUNDS: dict[str, float] = {"retain_bounds": 1.0, "step_bounds": sys.float_info.max}
+
+
+def _check_bounds(chosen: Mapping[str, Any]) -> None:
+    """Refuse bounds that are no range of their gate (CONV-66)."""
+    for axis, most in _BOUNDS.items():
+        pair = chosen.get(axis, "none")
+        if isinstance(pair, str) and pair == "none":
+            continue
+        numbers = isinstance(pair, list | tuple) and all(
+            isinstance(x, int | float) and not isinstance(x, bool) for x in pair
+        )
+        if not (numbers and len(pair) == 2 and 0 <= pair[0] <= pair[1] <= most):
+            legal = "0 <= least <= greatest" + (f" <= {most:g}" if most == 1 else "")
+            raise ValueError(
+                f'convention: {axis} must be "none" or [least, greatest] with {legal}, '
+                f"found {shown(pair)}"
+            )
+
+
 def _validated(chosen: dict[str, Any]) -> Convention:
+    _check_bounds(chosen)
     for axis, (legal, accepts) in _NUMBERS.items():
         if axis not in chosen or chosen[axis] in legal.split('"')[1::2]:
             continue

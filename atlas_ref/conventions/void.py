@@ -54,7 +54,7 @@ def void_axes(
         return steps | void
     if rule == "hebbian":
         no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign"]
-        no_error += ["momentum_kind"]
+        no_error += ["momentum_kind", "step_bounds"]
         void |= dict.fromkeys(no_error, "hebbian has no error and no rate")
         if c.read != "chunk_start":
             void["reference"] = "hebbian has no error, and no read needs a span"
@@ -65,6 +65,9 @@ def void_axes(
         void["decay"] = "the reference is zero"
     if c.gate == "none":
         void["decay"] = "nothing decays"
+        void["retain_bounds"] = "there is no retain gate"
+    if c.rate == "none":
+        void["step_bounds"] = "there is no step size"
     if c.reference != "chunk_start" and c.read != "chunk_start":
         void["span_origin"] = "nothing is refreshed by spans"
     elif c.reference == "call_start":

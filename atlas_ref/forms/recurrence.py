@@ -193,7 +193,8 @@ def _gates(rule: Rule, config: Any, tokens: run.Tokens) -> dict[str, Array]:
         return ops.expand_dims(value, -1) if value.shape == shape[:-1] else value
 
     learns = rule.has_error
-    h = one if not learns or tokens.step_size is None else column(tokens.step_size)
+    step_size = gates.bounded(tokens.step_size, convention.step_bounds)  # CONV-66
+    h = one if not learns or step_size is None else column(step_size)
     rate = convention.rate if learns else "none"
     rate_in = h if rate in ("momentum", "both", "split") else one
     rate_out = (
@@ -205,9 +206,8 @@ def _gates(rule: Rule, config: Any, tokens: run.Tokens) -> dict[str, Array]:
     )
     if learns and convention.direction == "ascent":
         rate_out = -rate_out
-    retain = (
-        one if tokens.retain is None else column(gates.multiplier(tokens.retain, convention.gate))
-    )
+    retain = gates.bounded(tokens.retain, convention.retain_bounds)
+    retain = one if retain is None else column(gates.multiplier(retain, convention.gate))
     momentum = None
     if rule.has_momentum:
         momentum = ops.zeros_like(one) if tokens.momentum is None else column(tokens.momentum)

@@ -67,7 +67,14 @@ LONG = (65, 130, 257)
 
 #: Presets and axes of every rule that are stated, not drawn: they came after draw 2, which would be
 #: another draw with them (SWEEP-2).
-LATER = ("nl-hecate-clamp", "norm_eps", "norm_guard", "momentum_kind")
+LATER = (
+    "nl-hecate-clamp",
+    "norm_eps",
+    "norm_guard",
+    "momentum_kind",
+    "retain_bounds",
+    "step_bounds",
+)
 
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:

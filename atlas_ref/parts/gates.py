@@ -181,6 +181,19 @@ def from_tokens(
     return values
 
 
+def bounded(value: Array, bounds: Any) -> Array:
+    """The gate's value, or the bound that it reaches, with derivative 0 there (GATES-16).
+
+    Args:
+        value: of any shape, or None.
+        bounds: (least, greatest), or "none".
+    """
+    if value is None or bounds == "none":
+        return value
+    least, greatest = bounds
+    return ops.minimum(greatest, ops.maximum(least, value))
+
+
 def multiplier(value: Array, kind: GateKind) -> Array:
     """The factor r of M from the gate's value: itself for retain, one minus it for forget.
 

@@ -333,7 +333,7 @@ def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
 
 
 def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
-    """One `Gates` per token, each gate a column that scales rows."""
+    """One `Gates` per token, each gate a column that scales rows (CONV-66)."""
     T = tokens.k.shape[-2]
     scalar = tokens.k.shape[:-1]
 
@@ -342,14 +342,13 @@ def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
             return [None] * T
         return ops.moveaxis(gates.as_column(value, per_dimension=value.shape != scalar), -3, 0)
 
-    retain = (
-        None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
-    )
+    c: Convention = config.convention
+    retain = gates.bounded(tokens.retain, c.retain_bounds)
+    retain = None if retain is None else gates.multiplier(retain, c.gate)
+    step_size = gates.bounded(tokens.step_size, c.step_bounds)
     weights = _window_weights(config, tokens, state)
-    parts = [
-        columns(each)
-        for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)
-    ]
+    given = (retain, tokens.momentum, step_size, tokens.step_size_memory)
+    parts = [columns(each) for each in given]
     names = ("retain", "momentum", "step_size", "step_size_memory", "window_weights")
     return [
         Gates.trusted(**dict(zip(names, each, strict=True)))

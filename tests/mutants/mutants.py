@@ -699,6 +699,13 @@ FORWARD: tuple[Mutant, ...] = (
         values("faded"),
     ),
     Mutant(
+        "gate-bounds-ignored",
+        "gates leave their bounds",
+        "atlas_ref.parts.gates:bounded",
+        Edited('bounds == "none"', "True"),
+        values("bounded"),
+    ),
+    Mutant(
         "norm-eps-ignored",
         "norms of keys have the default eps",
         "atlas_ref.parts.norms:keys_normalised",

@@ -135,6 +135,11 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
     ),
     "average": (request("titans_lmm", convention={"momentum_kind": "average"}), None, {}),
     "faded": (request("titans_lmm", convention={"momentum_kind": "delta_momentum"}), None, {}),
+    "bounded": (
+        request("delta", convention={"retain_bounds": [0.5, 0.5], "step_bounds": [0.2, 0.2]}),
+        None,
+        {},
+    ),
     "norm-add": (
         request(convention={**NONE, "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"}),
         None,

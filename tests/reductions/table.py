@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tape import ops
+from tests.support.strategies import AXES
 
 Inputs = dict[str, Any]
 Map = Callable[[Inputs], Inputs]
@@ -405,6 +406,9 @@ _OF_HEBBIAN: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"direction": ("ascent",)},
     {"value_sign": ("plus",)},
 )
+#: A gate that is a given number, or that one side alone changes, is another one between bounds.
+_RETAIN_BOUNDED = ({"retain_bounds": tuple(AXES["retain_bounds"][1:])},)
+_STEP_BOUNDED = ({"step_bounds": tuple(AXES["step_bounds"][1:])},)
 _MOMENTUM_FIRST: tuple[dict[str, tuple[Any, ...]], ...] = ({"order": ("momentum_then_window",)},)
 #: The factor of delta momentum is no number of the case, but comes from each gradient.
 _DELTA_MOMENTUM: tuple[dict[str, tuple[Any, ...]], ...] = ({"momentum_kind": ("delta_momentum",)},)
@@ -500,6 +504,7 @@ RULES: list[Row] = [
             "s = 1": {"left": omega()},
         },
         fixes_window=True,
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "omega-titans-token",
@@ -513,7 +518,7 @@ RULES: list[Row] = [
         level="token",
         twins={"the same (W, b)": {"right": titans(header={"level": "token"})}},
         fixes_window=True,
-        breaks=({"gate": ("retain", "forget")},),
+        breaks=({"gate": ("retain", "forget")}, *_RETAIN_BOUNDED),
     ),
     Row(
         "omega-delta",
@@ -598,7 +603,7 @@ RULES: list[Row] = [
             "value_sign plus": {"left": omega(reference="zero", value_sign="plus")},
         },
         fixes_window=True,
-        breaks=_OF_HEBBIAN,
+        breaks=(*_OF_HEBBIAN, *_STEP_BOUNDED),
     ),
     Row(
         "titans-hebbian",
@@ -611,7 +616,7 @@ RULES: list[Row] = [
             "running reference": {"left": titans()},
             "momentum 0.3": {"given": both(ZERO_S, put(step_size=1.0, momentum=0.3))},
         },
-        breaks=_OF_HEBBIAN,
+        breaks=(*_OF_HEBBIAN, *_STEP_BOUNDED),
     ),
     Row(
         "delta-hebbian",
@@ -888,7 +893,7 @@ RULES: list[Row] = [
             }
             for name in _REST
         },
-        breaks=({"gate": ("forget",)}, *_DELTA_MOMENTUM),
+        breaks=({"gate": ("forget",)}, *_DELTA_MOMENTUM, *_RETAIN_BOUNDED, *_STEP_BOUNDED),
     ),
     Row(
         "momentum-zero",
@@ -939,6 +944,7 @@ CLASSES: list[Row] = [
         right=omega(newton_schulz={}),
         window=3,
         twins={"the same number": {"left": omega(gate="forget", newton_schulz={})}},
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "gate-none",
@@ -949,6 +955,7 @@ CLASSES: list[Row] = [
         given=put(retain=1.0),
         exact=True,
         twins={"0.95": {"given": put(retain=0.95)}},
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "log-gates",
@@ -988,7 +995,7 @@ CLASSES: list[Row] = [
         window=3,
         exact=True,
         twins={"0.95": {"given": put(retain=0.95)}},
-        breaks=({"gate": ("forget",)},),
+        breaks=({"gate": ("forget",)}, *_RETAIN_BOUNDED),
     ),
     Row(
         "decay-zero-reference",
@@ -1094,6 +1101,7 @@ CLASSES: list[Row] = [
             given=given,
             window=2,
             twins={broken: {"given": wrong}},
+            breaks=_STEP_BOUNDED if rate != "momentum" else (),
         )
         for rate, words, given, broken, wrong in (
             ("both", "h' = h", copied("step_size_memory", "step_size"), "h' != h", same),
@@ -1121,6 +1129,7 @@ CLASSES: list[Row] = [
         right=omega(copied("step_size", "step_size_memory"), rate="memory"),
         window=2,
         twins={"h = 1.1": {"left": omega(put(step_size=1.1), rate="split")}},
+        breaks=_STEP_BOUNDED,
     ),
     *[
         Row(
@@ -1527,6 +1536,7 @@ CLASSES: list[Row] = [
             },
         },
         fixes_window=True,
+        breaks=_STEP_BOUNDED,
     ),
 ]
 
@@ -1625,6 +1635,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
             },
             "S_0 != 0": {"given": same},
         },
+        breaks=_STEP_BOUNDED,
     ),
     Row(
         "ns-step-invisible",
@@ -1897,6 +1908,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(minus("param/b_retain"), gate="forget", header={"level": "token"})
             },
         },
+        breaks=_RETAIN_BOUNDED,
     ),
     Row(
         "decay-delta",
@@ -1908,7 +1920,12 @@ REPARAMETRISATIONS: list[Row] = [
             "v not divided": {"right": delta(times("step_size", lambda x: x["retain"]))},
             "h not multiplied": {"right": delta(put(v=_halved_targets))},
         },
-        breaks=({"gate": ("forget", "none")}, {"rate": ("both", "none")}),
+        breaks=(
+            {"gate": ("forget", "none")},
+            {"rate": ("both", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "decay-momentum",
@@ -1933,6 +1950,8 @@ REPARAMETRISATIONS: list[Row] = [
             {"gate": ("forget", "none")},
             {"rate": ("memory", "both", "none")},
             *_DELTA_MOMENTUM,
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
         ),
     ),
     Row(
@@ -1949,7 +1968,11 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": titans(_BEFORE, rate="both"),
             },
         },
-        breaks=({"gate": ("forget", "none")},),
+        breaks=(
+            {"gate": ("forget", "none")},
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
+        ),
     ),
     Row(
         "decay-window",
@@ -1970,6 +1993,8 @@ REPARAMETRISATIONS: list[Row] = [
             {"gate": ("forget", "none")},
             {"rate": ("memory", "both", "none")},
             *_DELTA_MOMENTUM,
+            *_RETAIN_BOUNDED,
+            *_STEP_BOUNDED,
         ),
     ),
     Row(
@@ -1986,7 +2011,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both"),
             },
         },
-        breaks=({"rate": ("memory", "both", "none")}, *_DELTA_MOMENTUM),
+        breaks=({"rate": ("memory", "both", "none")}, *_DELTA_MOMENTUM, *_STEP_BOUNDED),
     ),
     Row(
         "scale-memory",
@@ -1997,7 +2022,7 @@ REPARAMETRISATIONS: list[Row] = [
         window=2,
         S=None,
         twins={"S_0 not divided": {"right": omega(times("step_size", 3.0), rate="memory")}},
-        breaks=_DELTA_MOMENTUM,
+        breaks=(*_DELTA_MOMENTUM, *_STEP_BOUNDED),
     ),
     Row(
         "scale-both",
@@ -2014,7 +2039,7 @@ REPARAMETRISATIONS: list[Row] = [
                 "right": omega(both(times("step_size", 3.0), times("S0", 1 / 3.0)), rate="both")
             }
         },
-        breaks=_DELTA_MOMENTUM,
+        breaks=(*_DELTA_MOMENTUM, *_STEP_BOUNDED),
     ),
 ]
 

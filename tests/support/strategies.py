@@ -23,6 +23,8 @@ AXES: dict[str, list[Any]] = {
     "rate": ["momentum", "memory", "both", "split", "none"],
     "momentum_sign": ["plus", "minus"],
     "momentum_kind": ["sum", "average", "delta_momentum"],
+    "retain_bounds": ["none", [0.4, 0.7]],
+    "step_bounds": ["none", [0.1, 0.2]],
     "direction": ["descent", "ascent"],
     "value_sign": ["minus", "plus"],
     "read": ["after", "before", "chunk_start", "call_end"],
@@ -39,6 +41,9 @@ AXES: dict[str, list[Any]] = {
     "norm_guard": ["root", "add", "clamp"],
     "layout": ["plain", "transposed"],
 }
+
+#: Axes that have cases of their own: tests/rules/test_momentum_kind.py and test_gate_bounds.py.
+APART = ("momentum_kind", "retain_bounds", "step_bounds")
 
 NEWTON_SCHULZ: dict[str, list[Any]] = {
     "coefficients": ["muon", "cubic", "polar_express", [[1.5, -0.5, 0], [2, -1.5, 0.5]]],
@@ -133,8 +138,7 @@ def _some_of(table: dict[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
 @functools.cache
 def conventions(rule: str, *, newton_schulz: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     """Any preset with any axes changed; about a third of the axes move at once."""
-    # averages have cases of their own (tests/rules/test_momentum_kind.py)
-    axes = _some_of({axis: values for axis, values in AXES.items() if axis != "momentum_kind"})
+    axes = _some_of({axis: values for axis, values in AXES.items() if axis not in APART})
     preset = _some_of({"preset": PRESETS})
     if rule != "omega":
         return st.builds(lambda p, a: p | a, preset, axes)

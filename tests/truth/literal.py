@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.truth.literal_parts import feature_map, newton_schulz, normalise, resolve
+from tests.truth.literal_parts import bounded, feature_map, newton_schulz, normalise, resolve
 from tests.truth.literal_token import project
 
 Array = np.ndarray
@@ -170,7 +170,7 @@ class Sequence:
         """The factor of M: the gate, one minus the gate, or 1."""
         if self.convention["gate"] == "none":
             return 1.0
-        gate = self.tensors["in/retain"][t]
+        gate = bounded(self.tensors["in/retain"][t], self.convention["retain_bounds"])
         return 1 - gate if self.convention["gate"] == "forget" else gate
 
     def momentum(self, t: int) -> Array | float:
@@ -211,7 +211,7 @@ class Sequence:
         rate = self.convention["rate"]
         if rate == "none":
             return 1.0, 1.0
-        h = self.tensors["in/step_size"][t]
+        h = bounded(self.tensors["in/step_size"][t], self.convention["step_bounds"])
         if rate == "split":
             return h, self.tensors["in/step_size_memory"][t]
         return {"momentum": (h, 1.0), "memory": (1.0, h), "both": (h, h)}[rate]

@@ -21,6 +21,8 @@ SPEC: dict[str, Any] = {
     "gradient_scale": 1,
     "momentum_sign": "plus",
     "momentum_kind": "sum",
+    "retain_bounds": "none",
+    "step_bounds": "none",
     "direction": "descent",
     "value_sign": "minus",
     "read": "after",
@@ -124,6 +126,14 @@ def resolve(header: dict[str, Any]) -> dict[str, Any]:
         forgets = level == "token" and rule in ("titans_lmm", "delta", "hebbian")
         convention["gate"] = "forget" if forgets else "retain"
     return convention
+
+
+def bounded(x: Any, bounds: Any) -> Any:
+    """A gate, or the constant at or beyond which it lies."""
+    if bounds == "none":
+        return x
+    low, high = bounds
+    return np.where(np.real(x) <= low, low, np.where(np.real(x) >= high, high, x))
 
 
 def sigmoid(x: Array) -> Array:

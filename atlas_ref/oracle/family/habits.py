@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.departures import HISTORY, Departure, changed, numbers, without
-from atlas_ref.parts.gates import multiplier
+from atlas_ref.parts.gates import bounded, multiplier
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
@@ -83,6 +83,8 @@ def _gate(case: Case, name: str) -> Array:
     """A gate in float64, retain as the factor of M."""
     log = f"in/log_{name}"
     value = np.exp(numbers(case, log)) if log in case.inputs else numbers(case, f"in/{name}")
+    bounds = {"retain": case.convention.retain_bounds, "step_size": case.convention.step_bounds}
+    value = bounded(value, bounds.get(name, "none"))
     return multiplier(value, case.convention.gate) if name == "retain" else value
 
 

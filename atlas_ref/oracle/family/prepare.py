@@ -146,11 +146,11 @@ class Prepared:
                 lambda e: ("queries", e.norm_place, e.query_scale, *_norm(e, e.q_norm)),
                 2,
             ),
-            retain=per_token("retain", self._retain, "gate"),
-            decay=per_token("decay", self._decay, "gate", "decay"),
+            retain=per_token("retain", self._retain, "gate", "retain_bounds"),
+            decay=per_token("decay", self._decay, "gate", "retain_bounds", "decay"),
             momentum=per_token("momentum", lambda each: self.column("momentum", each)),
-            a=per_token("a", self._a, "rate", "momentum_kind"),
-            b=per_token("b", self._b, "rate", "direction"),
+            a=per_token("a", self._a, "rate", "step_bounds", "momentum_kind"),
+            b=per_token("b", self._b, "rate", "step_bounds", "direction"),
             weights=variants(
                 self._weights,
                 lambda each: (
@@ -251,6 +251,8 @@ class Prepared:
     def column(self, name: str, c: Convention) -> Array:
         """A gate as (..., T, 1 or d_out, 1); None where the case has none."""
         value = self._computed(name, c) if self.header.level == "token" else self._input(name)
+        bounds = {"retain": c.retain_bounds, "step_size": c.step_bounds}  # CONV-66
+        value = gates.bounded(value, bounds.get(name, "none"))
         if value is None:
             return None
         return gates.as_column(value, per_dimension=len(value.shape) == len(self.k(c).shape))

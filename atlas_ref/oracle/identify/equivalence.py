@@ -6,7 +6,7 @@ They are the equivalence classes of specs/conventions.md, with their conditions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,16 @@ def _momentum_kind(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason 
     return None
 
 
+def _bounds(gate: str, n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    free = n.convention.replaced(retain_bounds="none", step_bounds="none")
+    value = None if n.prepared is None else n.prepared.column(gate, free)
+    if value is None:
+        return None
+    value = value if n.active is None else value[..., n.active, :, :]
+    inside = all(np.all((x[0] <= value) & (value <= x[1])) for x in (a, b) if x != "none")
+    return ("CONV-66", f"no {gate} is outside its bounds") if inside else None
+
+
 def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     pair, h = {a, b}, n.header
     if pair == {"chunk_start", "running"} and h.span == 1:
@@ -327,6 +337,8 @@ TESTS: dict[str, Test] = {
     "rate": _rate,
     "momentum_sign": _momentum_sign,
     "momentum_kind": _momentum_kind,
+    "retain_bounds": partial(_bounds, "retain"),
+    "step_bounds": partial(_bounds, "step_size"),
     "read": _read,
     "reference": _reference,
     "span_origin": _span_origin,

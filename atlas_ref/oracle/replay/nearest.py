@@ -35,6 +35,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "gradient_scale": (1, 2, 0.5, "2/d_out"),
     "query_scale": (1, "1/sqrt(d_in)"),
     "norm_eps": (1e-6, 1e-12, 1e-8, 1e-5, 1e-3),
+    "retain_bounds": ("none",),
+    "step_bounds": ("none",),
 }
 
 #: The same for the settings of Newton-Schulz.

@@ -117,12 +117,12 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
             "phi_q", None, _features, config, phi, tokens.q, config.convention.q_norm, scale
         )
 
-    retain = (
-        None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
-    )
+    retain = gates.bounded(tokens.retain, config.convention.retain_bounds)  # CONV-66
+    retain = None if retain is None else gates.multiplier(retain, config.convention.gate)
+    step_size = gates.bounded(tokens.step_size, config.convention.step_bounds)
     r, m, h, h_memory = (
         _columns(tokens, each)
-        for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)
+        for each in (retain, tokens.momentum, step_size, tokens.step_size_memory)
     )
     return Sequence(
         case=case,
