@@ -70,6 +70,10 @@ LONG = (65, 130, 257)
 LATER = ("nl-hecate-clamp", "norm_eps", "norm_guard", "momentum_kind")
 
 
+#: Values of axes that are stated, not drawn, for the same reason.
+LATER_VALUES = {"reference": ("surrogate",)}
+
+
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
     """One of the values, by one number of the generator, however many there are."""
     return values[int(draw.uniform() * len(values))]
