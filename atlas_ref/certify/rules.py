@@ -72,9 +72,8 @@ def _scale(w: Write) -> arb:
 def _single(w: Write) -> Matrix:
     """s e_t phi_t^T of the newest token alone."""
     newest = w.held[-1]
-    error = residual(
-        w.convention, w.reference, multiplier(w.convention, w.token), newest.phi, newest.v
-    )
+    retain = multiplier(w.convention, w.token)
+    error = residual(w.convention, w.reference, retain, newest.phi, newest.v, newest.learned)
     return (error @ newest.phi.T).times(_scale(w))
 
 

@@ -13,7 +13,7 @@ from atlas_ref.certify.functions import normalised
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, mark, sane, zeros
 from atlas_ref.certify.rules import WRITES, Write, multiplier, read
-from atlas_ref.certify.tokens import Token, tokens_of
+from atlas_ref.certify.tokens import Token, learned, tokens_of
 from atlas_ref.certify.window import Held, residual
 
 #: A result of one sequence: a matrix, or a list of columns or matrices that stand along a new first
@@ -119,7 +119,9 @@ class Sequence:
                 inputs.optional("in/window_gate_before", *at),
                 inputs.optional("in/window_residual", *at),
             )
-            state.held.append(Held(k, v, self.features(k, self.convention.k_norm), gate, error))
+            residual_learned = learned(self.header, self.convention, inputs, self.index, k, v)
+            phi = self.features(k, self.convention.k_norm)
+            state.held.append(Held(k, v, phi, gate, error, residual_learned))
         for i in range(
             inputs.shape("in/window_momentum")[-3] if "in/window_momentum" in inputs else 0
         ):
@@ -134,7 +136,7 @@ class Sequence:
     def reference(self, state: State) -> Matrix:
         """M_ref (CONV-12)."""
         kind = "running" if self.rule == "hebbian" else self.convention.reference
-        if kind == "zero":
+        if kind in ("zero", "surrogate"):
             return zeros(self.d_out, self.d_phi)
         if kind == "running":
             return state.M
@@ -156,7 +158,9 @@ class Sequence:
         if self.carries:
             retain = multiplier(self.convention, token) if token.active else None
             error = residual(self.convention, self.reference(state), retain, phi, token.v)
-        state.held = [*state.held, Held(token.k, token.v, phi, token.gate, error)][-self.c :]
+        state.held = [*state.held, Held(token.k, token.v, phi, token.gate, error, token.learned)][
+            -self.c :
+        ]
 
     def write(self, state: State, token: Token) -> None:
         """Write the token by its rule, and append the momentum to the window of momenta

@@ -31,6 +31,7 @@ class Token(NamedTuple):
             d_out x 1; a missing one is not there.
         weights: the factor of the window weights by lag, c numbers.
         gate: the factor of the token at every lag, where tokens bring a weight.
+        learned: the residual under reference surrogate (SURROGATE-1).
     """
 
     k: Matrix
@@ -41,13 +42,30 @@ class Token(NamedTuple):
     gate: Matrix | None
     active: bool
     reset: bool
+    learned: Matrix | None
 
 
 def tokens_of(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> list[Token]:
     """The tokens of the sequence at an index of the leading axes."""
     if header.level == "token":
         return _computed(header, convention, inputs, index)
-    return [_projected(header, inputs, (*index, t)) for t in range(inputs.shape("in/k")[-2])]
+    tokens = [_projected(header, inputs, (*index, t)) for t in range(inputs.shape("in/k")[-2])]
+    return [
+        each._replace(learned=learned(header, convention, inputs, index, each.k, each.v))
+        for each in tokens
+    ]
+
+
+def learned(
+    header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...], k: Matrix, v: Matrix
+) -> Matrix | None:
+    """W silu([k; v]) of a raw pair; None under another reference (SURROGATE-1, SURROGATE-2)."""
+    if convention.reference != "surrogate" or header.rule == "hebbian":
+        return None
+    before = convention.norm_place == "before_phi"
+    read = normalised(k, convention.k_norm, convention) if before else k
+    W = inputs.get("in/param/W_surrogate", *(index[-1:] if header.level == "token" else ()))
+    return W @ activated(stacked([read, v]), "silu")
 
 
 def _projected(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
@@ -72,6 +90,7 @@ def _projected(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
         gates=gates,
         weights=weights,
         gate=inputs.optional("in/window_gate", *at),
+        learned=None,
         **_masks(inputs, at[-1]),
     )
 
@@ -92,8 +111,21 @@ def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ..
         before = convention.norm_place == "before_phi"
         read = normalised(k, convention.k_norm, convention) if before else k
         gates = _gates(inputs, head, stacked([read, v]))
+        residual = learned(header, convention, inputs, index, k, v)
+        if "in/param/W_K_surrogate" in inputs:
+            own = (inputs.get(f"in/param/W_{each}_surrogate", head) @ x for each in "KV")
+            residual = learned(header, convention.replaced(k_norm="none"), inputs, index, *own)
         tokens.append(
-            Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t))
+            Token(
+                k,
+                v,
+                q,
+                gates,
+                weights,
+                _by_token(kinds, inputs, head, x),
+                learned=residual,
+                **_masks(inputs, t),
+            )
         )
     return tokens
 

@@ -15,24 +15,33 @@ from atlas_ref.certify.tokens import Token
 
 
 class Held(NamedTuple):
-    """A token in the window: raw key and value, features, gate, residual on arrival."""
+    """A token in the window: raw key and value, features, gate, residual on arrival, learned one."""
 
     k: Matrix
     v: Matrix
     phi: Matrix
     gate: Matrix | None
     residual: Matrix | None
+    learned: Matrix | None = None
 
 
 def residual(
-    convention: Any, reference: Matrix, retain: Matrix | None, phi: Matrix, v: Matrix
+    convention: Any,
+    reference: Matrix,
+    retain: Matrix | None,
+    phi: Matrix,
+    v: Matrix,
+    learned: Matrix | None = None,
 ) -> Matrix:
     """R phi - v, with R = retain M_ref under before_error, and + v under value_sign plus (OMEGA-4,
     CONV-5, CONV-10).
 
     Args:
         retain: the multiplier of M, None for 1.
+        learned: what stands in its place under reference surrogate (SURROGATE-3).
     """
+    if learned is not None:
+        return learned
     R = (
         scaled(retain, reference)
         if convention.decay == "before_error" and retain is not None
@@ -95,6 +104,6 @@ def window_gradient(
             # an effective carry keeps one for every token, and a case gives those of its window
             assert error is not None
         else:
-            error = residual(convention, reference, retain, each.phi, each.v)
+            error = residual(convention, reference, retain, each.phi, each.v, each.learned)
         terms.append(scaled(factor @ w, error) @ each.phi.T)
     return total(terms, reference.rows, reference.columns)

@@ -70,10 +70,10 @@ class Convention(Frozen):
         description="the memory that y_t reads: M_t, M_(t-1), that of the span's start, or the last one "
         "(not causal)",
     )
-    reference: Literal["running", "chunk_start", "call_start", "zero"] = Field(
+    reference: Literal["running", "chunk_start", "call_start", "zero", "surrogate"] = Field(
         "running",
         description="the memory in the error: M_(t-1), that of the span's start, that of the call's "
-        "start, or zero",
+        "start, or zero; surrogate: a learned vector instead of the error",
     )
     span_origin: Literal["first", "multiple"] = Field(
         "first",

@@ -63,6 +63,8 @@ def void_axes(
         void |= dict.fromkeys(["momentum_sign", "momentum_kind"], "delta has no momentum")
     if c.reference == "zero":
         void["decay"] = "the reference is zero"
+    if c.reference == "surrogate" and "reference" not in void:
+        void |= dict.fromkeys(["decay", "value_sign"], "a learned vector stands for the residual")
     if c.gate == "none":
         void["decay"] = "nothing decays"
         void["retain_bounds"] = "there is no retain gate"

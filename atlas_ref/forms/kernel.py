@@ -182,6 +182,8 @@ def attend(
         "step_size": step_size,
         "step_size_memory": step_size_memory,
     }
+    if reference == "surrogate":
+        raise ValueError("reference: surrogate; pass -surrogate as v under reference zero")
     convention = resolve({**axes, "newton_schulz": newton_schulz or "none"}, rule=omega.RULE.name)
     try:
         tokens = Tokens(k=k, v=v, q=q, **gates, window_weights=window_weights, active=active)

@@ -111,10 +111,11 @@ def packed(
 ) -> Iterator[tuple[bool, Recurrence]]:
     """The packed sequences of a call, each with whether it starts from the state of the call.
 
-    Source: CHUNK-3.
+    Source: CHUNK-3, SURROGATE-6.
     """
     keys, queries = run.features(config, tokens, phi or {})
-    values = tokens.v if _subtracts(rule, config) else -tokens.v
+    values = run.targets(rule, config, tokens)
+    values = values if _subtracts(rule, config) else -values
     per_token = {"keys": keys, "values": values, "queries": queries, **_gates(rule, config, tokens)}
     scale = _scale(rule, config)
     averages_momenta = rule.averages_momenta(config)

@@ -43,7 +43,8 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
         tokens.step_size_memory,
         tokens.window_weights,
     )
-    arrays = (tokens.k, tokens.v, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
+    values = tokens.v if tokens.surrogate is None else tokens.surrogate
+    arrays = (tokens.k, values, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
     window = rule.window(config)
     if cuda.available_for(*arrays):
         return sequential.fits(state.M, window)

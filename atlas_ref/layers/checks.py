@@ -37,6 +37,19 @@ def check_call(
             )
 
 
+def check_residual(level: Any) -> None:
+    """Refuse a level whose residual is learned: a layer has no tensor for it (SURROGATE-7).
+
+    Raises:
+        ValueError: names the reference, and what computes it.
+    """
+    if level.rule.learns_residual(level.config):
+        raise ValueError(
+            f"levels: {level.rule.name}: reference surrogate is that of a rule or of a block of "
+            "levels, a memory layer has no W_surrogate"
+        )
+
+
 @contextlib.contextmanager
 def within(part: str) -> Iterator[None]:
     """Name what a part of a block or model refuses by its path from the whole (NORM-2).

@@ -105,6 +105,7 @@ class Config(Frozen):
         if self.window_gate and not all(level.rule.has_window for level in self.levels.levels):
             raise ValueError("window_gate: a rule without a window has no weights")
         for level in self.levels.levels:
+            checks.check_residual(level)
             if self.state_clamp is not None and "M" not in level.rule.memories:
                 raise ValueError(f"state_clamp: {level.rule.name} has no matrix M to bound")
         if self.scan_chunk is not None and self.state_clamp is None:

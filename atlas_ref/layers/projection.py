@@ -17,9 +17,9 @@ from pydantic import field_validator
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.engine.layers import projection as engine
-from atlas_ref.parts import gates, window
+from atlas_ref.parts import gates, surrogate, window
 from atlas_ref.parts.gates import GateSet
-from atlas_ref.parts.norms import keys_normalised
+from atlas_ref.parts.norms import key_of_gates
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, generator, precision, require_floating
 from atlas_ref.rules.sequence import Tokens
@@ -38,6 +38,8 @@ class Params(Frozen):
         gates: of the gates that the rule has under its convention.
         phi: tensors of the memory: of its feature map, or its first weights, by name.
         window: tensors of the window weights, by name.
+        surrogate: under reference surrogate W (H, d_out, d_in + d_out), and for a pair of its own
+            W_K and W_V as above (SURROGATE-2).
     """
 
     W_K: Annotated[Array, Dims("H d_in d_model")]
@@ -46,8 +48,9 @@ class Params(Frozen):
     gates: GateSet
     phi: dict[str, Any] = {}
     window: dict[str, Any] = {}
+    surrogate: dict[str, Any] = {}
 
-    @field_validator("phi", "window")
+    @field_validator("phi", "window", "surrogate")
     @classmethod
     def _arrays(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name, array in value.items():
@@ -95,6 +98,9 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
             config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw
         )
         params = params.replaced(window=weights)
+    if rule.learns_residual(config):
+        learned = surrogate.init(H, config.d_in, config.d_out, draw)
+        params = params.replaced(surrogate=learned)
     return cast(params, dtype)
 
 
@@ -132,15 +138,13 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     each = ops.expand_dims(x, 1)  # (B, 1, T, d_model)
     k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
     convention: Convention = config.convention
-    gated_key = (
-        keys_normalised(k, convention.k_norm, convention)
-        if convention.norm_place == "before_phi"
-        else k
-    )
+    gated_key = key_of_gates(k, convention)
     rule, gate_set = rule_of(config), params.gates
     if not rule.has_momentum:  # parameters of a rule that has one may be shared (CONTRACT-8)
         gate_set = gate_set.replaced(momentum=None)
     inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(gate_set, gated_key, v)}
+    if rule.learns_residual(config):
+        inputs["surrogate"] = surrogate.of_tokens(params.surrogate, gated_key, v, each)
     if rule.has_window:
         weights = config.window_weights
         static = window.by_lag(
@@ -205,6 +209,19 @@ def hidden_gate(params: gates.HiddenGateParams, x: Array) -> Array:
     return ops.swapaxes(ops.sigmoid(z), 1, 2)
 
 
+def _check_surrogate(rule: Rule, config: Any, params: Params) -> None:
+    """Check the tensors of a learned residual against the axis reference (SURROGATE-2)."""
+    if not rule.learns_residual(config):
+        if params.surrogate:
+            raise ValueError(f"params: surrogate: reference {config.convention.reference} has none")
+        return
+    sizes = {"H": config.heads, "d_in": config.d_in, "d_out": config.d_out}
+    sizes |= {"d_kv": config.d_in + config.d_out, "d_model": params.W_K.shape[-1]}
+    surrogate.check(params.surrogate, sizes)
+    if len(params.surrogate) > 1 and rule.window(config) > 1:
+        raise ValueError("params: a surrogate with a pair of its own looks at one token")
+
+
 def check_params(config: Any, params: Any, x: Array) -> None:
     """Check parameters and tokens against a rule's configuration; a momentum gate may be absent
     (GATES-4), and a rule without a momentum does not read it (CONTRACT-8).
@@ -217,6 +234,7 @@ def check_params(config: Any, params: Any, x: Array) -> None:
     if config.convention.rate == "split":
         raise ValueError("convention: rate split has no second rate at level token")
     rule = rule_of(config)
+    _check_surrogate(rule, config, params)
     extra = [
         name
         for name, gate in params.gates.__dict__.items()

@@ -223,7 +223,7 @@ def _branch(config: memory.Config, level: Any) -> memory.Branch:
     gates = absent | {name: _gate(H, rows, inputs) for name in names}
     of_heads = None if config.head_norm.kind == "none" else _norm(config.head_norm)
     convs = {f"{name}_conv": _convolution(config.conv_of(level, name)) for name in "qkv"}
-    tensors: dict[str, Any] = {"phi": {}, "window": {}}
+    tensors: dict[str, Any] = {"phi": {}, "window": {}, "surrogate": {}}
     if level.rule.has_window:
         sizes = {"H": H, "c": rule.window, "d_model": D}
         tensors["phi"] = {name: Needed(axes) for name, axes in level.rule.tensors(rule).items()}

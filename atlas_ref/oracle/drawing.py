@@ -77,6 +77,10 @@ LATER = (
 )
 
 
+#: Values of axes that are stated, not drawn, for the same reason.
+LATER_VALUES = {"reference": ("surrogate",)}
+
+
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
     """One of the values, by one number of the generator, however many there are."""
     return values[int(draw.uniform() * len(values))]

@@ -51,6 +51,12 @@ def keys_normalised(x: Array, kind: str, convention: Any) -> Array:
     return normalised(x, kind, eps=convention.norm_eps, guard=convention.norm_guard)
 
 
+def key_of_gates(k: Array, convention: Any) -> Array:
+    """The key that gates and a learned residual read: after a norm that precedes phi (GATES-6)."""
+    before = convention.norm_place == "before_phi"
+    return keys_normalised(k, convention.k_norm, convention) if before else k
+
+
 def _reduction(x: Array) -> Any:
     """Factor of each row: 1, or the power of two where a sum of squares could overflow.
 

@@ -36,6 +36,7 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     check_state(rule, state)
     check_gates(rule, config.convention, tokens)
     check_window(rule, config, tokens)
+    _check_surrogate(rule, config, tokens)
     _check_span(config, state)
     for name, axis, size in (
         ("k", "d_in", config.d_in),
@@ -238,6 +239,17 @@ def check_window(rule: Rule, config: Any, tokens: Any) -> None:
         )
 
 
+def _check_surrogate(rule: Rule, config: Any, tokens: Any) -> None:
+    """Check the learned residual against the axis reference (SURROGATE-1)."""
+    residual, reference = tokens.surrogate, config.convention.reference
+    if rule.learns_residual(config) != (residual is not None):
+        words = "missing" if residual is None else "given"
+        needs = "needs it" if residual is None else "has none"
+        raise ValueError(
+            f"surrogate: {words}, the rule {rule.name} under reference {reference} {needs}"
+        )
+
+
 def _check_span(config: Any, state: Any) -> None:
     """Check the place of the next token in its span (CONV-11, CONV-30)."""
     convention = config.convention
@@ -284,7 +296,7 @@ def _check_precision(tokens: Any, state: Any) -> None:
     """
     arrays = {
         name: getattr(tokens, name)
-        for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")
+        for name in ("k", "v", "q", *GATES, "window_weights", "window_gate", "surrogate")
     } | {"state.M": state.M}
     arrays["state.S"] = getattr(state, "S", None)
     arrays = {name: array for name, array in arrays.items() if array is not None}

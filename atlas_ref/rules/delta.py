@@ -120,7 +120,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
     """`write` with its intermediate values (DELTA-2, DELTA-3, CONV-5, CONV-6, CONV-9, CONV-10)."""
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
-    if convention.reference == "zero":
+    if convention.reference in ("zero", "surrogate"):
         M_ref = ops.zeros_like(state.M)
     if convention.decay == "before_error" and gates.retain is not None:
         M_ref = gates.retain * M_ref

@@ -291,7 +291,7 @@ def _residual(
     convention = config.convention
     if convention.reference == "running":
         M_ref = state.M
-    elif convention.reference == "zero":
+    elif convention.reference in ("zero", "surrogate"):
         M_ref = ops.zeros_like(state.M)
     else:
         M_ref = state.reference

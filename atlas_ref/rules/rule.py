@@ -148,5 +148,9 @@ class Rule(NamedTuple):
         return self.has_window and config.convention.order == "momentum_then_window"
 
     def reads_nothing(self, config: Any) -> bool:
-        """Whether residuals do not depend on the memory: no error, or a zero reference."""
-        return not self.has_error or config.convention.reference == "zero"
+        """Whether residuals do not depend on the memory: no error, a zero reference or a surrogate."""
+        return not self.has_error or config.convention.reference in ("zero", "surrogate")
+
+    def learns_residual(self, config: Any) -> bool:
+        """Whether a learned vector stands in the place of the residual (SURROGATE-1)."""
+        return self.has_error and bool(config.convention.reference == "surrogate")

@@ -22,6 +22,7 @@ from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules.checks import KEY_CHANNEL, check_call
+from atlas_ref.rules.reads import Reads
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind, read_only
 from tape import ops
@@ -43,6 +44,7 @@ class Tokens(Frozen):
             counts.
         active (T,): False where M and S stay; None for all True.
         reset (T,): True where a packed sequence starts; None for nowhere.
+        surrogate (..., T, d_out): under reference surrogate the learned residual (SURROGATE-1).
     """
 
     k: Annotated[Array, Dims("... T d_in")]
@@ -56,6 +58,7 @@ class Tokens(Frozen):
     window_gate: Annotated[Array, Dims("... T", optional=True)] = None
     active: Any = None
     reset: Any = None
+    surrogate: Annotated[Array, Dims("... T d_out", optional=True)] = None
 
     @model_validator(mode="after")
     def _check_gates(self) -> Self:
@@ -122,7 +125,7 @@ def run(
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     fresh = rule.anew(config, tokens, state) if reset.any() else None
-    entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
+    entering = _entering(rule, config, keys, targets(rule, config, tokens), state, fresh, reset)
     per_query = ops.moveaxis(queries, -2, 0)
     with short_buffers():
         state, y = _each_token(
@@ -161,7 +164,7 @@ def _each_token(
     """The state after the last token and the read of each token (CONV-31, CONV-32)."""
     convention: Convention = config.convention
     spans = convention.frozen_reference or convention.read == "chunk_start"
-    reads = _Reads(rule, config)
+    reads = Reads(rule, config)
     waiting: list[Array] = []  # queries that read the last memory of their packed sequence
 
     for active, reset, (k, v), q, gate in tokens:
@@ -186,48 +189,6 @@ def _each_token(
             state = state.replaced(position=_next_position(config, state.position))
     reads.add(state, *waiting)
     return state, reads.all()
-
-
-class _Reads:
-    """Reads in the order of tokens; queries of one memory read it at once, with the same bits
-    (CMS-5).
-    """
-
-    def __init__(self, rule: Rule, config: Any) -> None:
-        self.rule, self.config = rule, config
-        self.state: Any = None
-        self.queries: list[Array] = []
-        self.pieces: list[Array] = []  # (..., n, d_out)
-
-    def add(self, state: Any, *queries: Array) -> None:
-        if self.queries and state.M is not self.state.M:
-            self._read()
-        self.state = state
-        self.queries += queries
-
-    def close(self, memory: Array) -> None:
-        """Read what waits, unless the next query reads `memory` and waits for the same one.
-
-        Reads are thus recorded before the next write, as they would be one by one.
-        """
-        if self.queries and self.state.M is not memory:
-            self._read()
-
-    def _read(self) -> None:
-        if len(self.queries) == 1:
-            y = ops.expand_dims(self.rule.read(self.config, self.state, self.queries[0]), -2)
-        else:
-            y = ops.moveaxis(
-                self.rule.read(self.config, self.state, ops.stack(self.queries, axis=0)), 0, -2
-            )
-        self.pieces.append(y)
-        self.queries = []
-
-    def all(self) -> Array:
-        """Every read (..., T, d_out)."""
-        if self.queries:
-            self._read()
-        return self.pieces[0] if len(self.pieces) == 1 else ops.concatenate(self.pieces, axis=-2)
 
 
 def _entering(
@@ -330,6 +291,18 @@ def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
         x = keys_normalised(x, norm, convention)
         return feature_maps.of_checked(feature_map, phi, x)
     return keys_normalised(feature_maps.of_checked(feature_map, phi, x), norm, convention)
+
+
+def targets(rule: Rule, config: Any, tokens: Tokens) -> Array:
+    """What keys are to be answered with: values, or what makes the learned residual (SURROGATE-3)."""
+    if not rule.learns_residual(config):
+        return tokens.v
+    return target_of(config, tokens.surrogate)
+
+
+def target_of(config: Any, residual: Array) -> Array:
+    """The target whose residual against no memory is the learned one (SURROGATE-3, SURROGATE-5)."""
+    return residual if config.convention.value_sign == "plus" else -residual
 
 
 def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:

@@ -38,7 +38,7 @@ FAMILIES += (
     "BLOCKS",
     "MODEL",
 )
-FAMILIES += ("QK", "NEURAL", "SHARED", "MAG", "OPTIM", "PROBE", "TRAIN", "EVAL")
+FAMILIES += ("QK", "SURROGATE", "NEURAL", "SHARED", "MAG", "OPTIM", "PROBE", "TRAIN", "EVAL")
 FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")
 

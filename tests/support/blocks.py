@@ -147,6 +147,8 @@ def tensors_of(params: Any) -> dict[str, Array]:
         if gate is not None:
             tensors |= {f"in/param/W_{name}": gate.W, f"in/param/b_{name}": gate.b}
     tensors |= {f"in/param/{name}": value for name, value in getattr(params, "window", {}).items()}
+    learned = getattr(params, "surrogate", {})
+    tensors |= {f"in/param/{name}_surrogate": value for name, value in learned.items()}
     return tensors | {f"in/phi/{name}": value for name, value in getattr(params, "phi", {}).items()}
 
 

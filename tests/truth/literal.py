@@ -66,6 +66,8 @@ def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
             name: value if name.startswith(SHARED) else value[index]
             for name, value in arrays.items()
         }
+        if header.get("level") == "token" and "in/param/W_surrogate" in arrays:
+            own["in/param/W_surrogate"] = arrays["in/param/W_surrogate"][index[-1]]
         runs.append(Sequence(header, convention, own).run())
     results = {name: np.array([run[name] for run in runs]) for name in runs[0] if name != "phase"}
     results = {name: value.reshape(leading + value.shape[1:]) for name, value in results.items()}
@@ -87,6 +89,7 @@ class Token:
     v: Array
     phi: Array
     residual: Array | None
+    learned: Array | None = None  # what stands for its residual under reference surrogate
 
 
 @dataclass
@@ -132,6 +135,7 @@ class Sequence:
             "chunk_start",
             "call_start",
         )
+        self.learns = self.rule != "hebbian" and convention["reference"] == "surrogate"
         self.positioned = self.frozen or convention["read"] == "chunk_start"
         windowed = self.rule == "omega" and self.c > 1
         self.window_first = convention["order"] == "window_then_momentum"
@@ -258,9 +262,29 @@ class Sequence:
 
     def reference(self, state: State) -> Array:
         """The reference M_ref: M_{t-1}, the memory at the start of the span or call, or zero."""
-        return {"running": state.M, "zero": self.zero}.get(
+        return {"running": state.M, "zero": self.zero, "surrogate": self.zero}.get(
             self.convention["reference"], state.M_ref
         )
+
+    def surrogate(self, k: Array, v: Array) -> Array:
+        """The learned residual of a raw pair, whose key is read as gates read it."""
+        before = self.convention["norm_place"] == "before_phi"
+        kind = self.convention["k_norm"] if before else "none"
+        return self.weighed(normalise(kind, k, self.convention), v)
+
+    def weighed(self, k: Array, v: Array) -> Array:
+        """W silu([k; v])."""
+        pair = [*k, *v]
+        W = self.tensors["in/param/W_surrogate"]
+        return np.array(
+            [sum(row[i] * pair[i] / (1 + np.exp(-pair[i])) for i in range(len(pair))) for row in W]
+        )
+
+    def error(self, state: State, t: int, token: Token) -> Array:
+        """The residual of a window token at t, or what was learned in its place."""
+        if self.learns:
+            return token.learned
+        return self.residual(self.reference(state), token.phi, token.v, self.retain(t))
 
     def residual(self, reference: Array, phi: Array, v: Array, retain: Array | float) -> Array:
         """The residual e = M_ref phi - v.
@@ -283,7 +307,7 @@ class Sequence:
         total, factor = self.zero, self.edge(state, t)
         for j in range(min(self.c, len(state.tokens))):
             token = state.tokens[-1 - j]
-            error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
+            error = self.error(state, t, token)
             if self.frozen and j > state.position:
                 if self.convention["window_at_boundary"] == "cut":
                     continue
@@ -302,7 +326,7 @@ class Sequence:
     def write_delta(self, state: State, t: int) -> None:
         """The write M <- r M - a b s (M_ref k - v) k^T."""
         token, (a, b) = state.tokens[-1], self.rates(t)
-        error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
+        error = self.error(state, t, token)
         sign = -1.0 if self.convention["direction"] == "descent" else 1.0
         state.M = rows(self.retain(t), state.M) + sign * rows(
             a, rows(b, self.scale() * np.outer(error, token.phi))
@@ -314,7 +338,7 @@ class Sequence:
         S <- m S + a s (M_ref k - v) k^T; M <- r M - b S.
         """
         token, b, into_m = state.tokens[-1], self.rates(t)[1], self.signs()[1]
-        error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
+        error = self.error(state, t, token)
         state.S = self.momentum_after(t, state.S, self.scale() * np.outer(error, token.phi))
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, state.S)
 
@@ -331,7 +355,7 @@ class Sequence:
             summed = state.S
         else:
             token = state.tokens[-1]
-            error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
+            error = self.error(state, t, token)
             gradient = self.scale() * np.outer(error, token.phi)
             state.S = self.momentum_after(t, state.S, gradient)
             summed = self.zero
@@ -376,7 +400,9 @@ class Sequence:
             state.M_ref, state.fresh = self.matrix("in/M_ref"), False
         for i, k in enumerate(tensors.get("in/window_k", ())):
             stored = tensors["in/window_residual"][i] if "in/window_residual" in tensors else None
-            state.tokens.append(Token(k, tensors["in/window_v"][i], self.phi(k, "k_norm"), stored))
+            v = tensors["in/window_v"][i]
+            learned = self.surrogate(k, v) if self.learns else None
+            state.tokens.append(Token(k, v, self.phi(k, "k_norm"), stored, learned))
         state.gates = list(tensors.get("in/window_gate_before", ()))
         state.momenta = [self.oriented(z) for z in tensors.get("in/window_momentum", ())]
         if state.momenta and "in/momentum" not in tensors:
@@ -400,7 +426,11 @@ class Sequence:
         k, v = self.tensors["in/k"][t], self.tensors["in/v"][t]
         phi = self.phi(k, "k_norm")
         arrived = self.residual(self.reference(state), phi, v, self.retain(t) if active else 1.0)
-        state.tokens = [*last(state.tokens, self.c - 1), Token(k, v, phi, arrived)]
+        learned = None
+        if self.learns:
+            own = self.tensors.get("in/surrogate_k"), self.tensors.get("in/surrogate_v")
+            learned = self.surrogate(k, v) if own[0] is None else self.weighed(own[0][t], own[1][t])
+        state.tokens = [*last(state.tokens, self.c - 1), Token(k, v, phi, arrived, learned)]
         if "in/window_gate" in self.tensors:
             state.gates = [*last(state.gates, self.c - 1), self.tensors["in/window_gate"][t]]
 

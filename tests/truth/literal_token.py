@@ -23,6 +23,13 @@ def project(header: dict[str, Any], convention: dict[str, Any], arrays: Tensors)
         tensors[name] = per_token(
             x, heads, lambda token, h, w=arrays[f"in/param/{parameter}"]: w[h] @ token
         )
+    for parameter, name in (("W_K", "in/surrogate_k"), ("W_V", "in/surrogate_v")):
+        if f"in/param/{parameter}_surrogate" in arrays:
+            tensors[name] = per_token(
+                x,
+                heads,
+                lambda token, h, w=arrays[f"in/param/{parameter}_surrogate"]: w[h] @ token,
+            )
     for gate, squash in (("retain", sigmoid), ("momentum", sigmoid), ("step_size", softplus)):
         if f"in/param/W_{gate}" in arrays:
             tensors[f"in/{gate}"] = gate_values(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from atlas_ref.conventions import resolve
-from atlas_ref.layers import query_key
+from atlas_ref.layers import checks, query_key
 from atlas_ref.layers.projection import gate_names
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
@@ -72,6 +72,7 @@ class Config(Frozen):
     def _agree(self) -> Self:
         if len(self.levels.levels) != 1:
             raise ValueError(f"levels: {len(self.levels.levels)}, a shared memory has one")
+        checks.check_residual(self.level)
         rule, D = self.level.config, self.d_model
         for name in ("d_in", "d_out"):
             if rule.heads * getattr(rule, name) != D:

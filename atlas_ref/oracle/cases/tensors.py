@@ -140,7 +140,7 @@ def check_shapes(header: Any, inputs: Mapping[str, Any], table: Mapping[str, Ten
         ):
             d = sizes["d_in"][0]
             sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
-        if key in ("in/param/W_V",):
+        if key in ("in/param/W_V", "in/v") and "d_in" in sizes:
             sizes["d_kv"] = (sizes["d_in"][0] + sizes["d_out"][0], "d_in + d_out")
     for axis, (size, by) in sizes.items():
         for each in size if isinstance(size, tuple) else (size,):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from atlas_ref.conventions import (
@@ -273,6 +273,8 @@ def refusal(of: Facts, c: Convention) -> str | None:
     if FAMILY[of.rule].has_error:
         if c.rate != "none" and not names & {"in/step_size", "in/param/W_step_size"}:
             return "the case has no step size"
+        if c.reference == "surrogate" and "in/param/W_surrogate" not in names:
+            return "the case has no in/param/W_surrogate"
         if c.rate == "split" and "in/step_size_memory" not in names:
             return "the case has no in/step_size_memory"
     if c.layout != of.layout and of.d_out != of.d_phi and of.matrices:
@@ -308,8 +310,13 @@ def bases(of: Facts, own: Convention) -> dict[str, Point]:
     return points
 
 
-def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
-    """The values tried on every axis that a rule has, the case's own among them."""
+def tried(own: Convention, rule: str, names: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
+    """The values tried on every axis that a rule has, the case's own among them.
+
+    Args:
+        names: of the tensors of the case; reference surrogate is tried where W is one of them
+            (SURROGATE-7).
+    """
     by_axis = {}
     mine, subject = point(own), SUBJECTS[rule]
     for axis, listed in values().items():
@@ -317,6 +324,8 @@ def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
             continue
         if subject.needs_newton_schulz and not axis.startswith(PREFIX):
             continue
+        if axis == "reference" and "in/param/W_surrogate" not in names:
+            listed = tuple(each for each in listed if each != "surrogate")
         extra = () if mine[PLACE[axis]] in (None, *listed) else (mine[PLACE[axis]],)
         by_axis[axis] = (*listed, *extra)
     return by_axis
@@ -383,7 +392,7 @@ def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
         at: the case's own convention.
     """
     own = convention(at)
-    axes = tried(own, of.rule)
+    axes = tried(own, of.rule, of.names)
     visited: set[Point] = set()
     points: dict[Point, None] = {}
     untried: dict[str, str] = {}

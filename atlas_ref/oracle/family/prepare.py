@@ -41,7 +41,7 @@ def structure(convention: Convention, header: Any) -> Structure:
     counted = c.span_origin == "multiple" and c.reference != "call_start"
     return Structure(
         window=header.window,
-        reference=c.reference if FAMILY[header.rule].has_error else "zero",
+        reference=c.reference if FAMILY[header.rule].has_error and not learns(c) else "zero",
         frozen=frozen,
         read=c.read,
         order="window_then_momentum" if first else "momentum_then_window",
@@ -52,6 +52,11 @@ def structure(convention: Convention, header: Any) -> Structure:
         first=1 % header.span if counted and header.span is not None else 0,
         phase=header.phase,
     )
+
+
+def learns(c: Convention) -> bool:
+    """Whether a learned vector stands for the residual, which then needs no memory (SURROGATE-3)."""
+    return c.reference == "surrogate"
 
 
 class Prepared:
@@ -137,8 +142,8 @@ class Prepared:
                 2,
             ),
             targets=variants(
-                lambda each: self._signed(self.v(each), each),
-                lambda each: ("targets", each.value_sign),
+                lambda each: self._targets(self.k(each), self.v(each), each),
+                lambda each: ("targets", *self._aim(each)),
                 2,
             ),
             queries=variants(
@@ -180,8 +185,8 @@ class Prepared:
             window_targets=None
             if "in/window_v" not in present
             else variants(
-                lambda each: self._signed(present["in/window_v"], each),
-                lambda each: ("window_v", each.value_sign),
+                lambda each: self._targets(present["in/window_k"], present["in/window_v"], each),
+                lambda each: ("window_v", *self._aim(each)),
                 2,
             ),
             residuals=None
@@ -242,9 +247,29 @@ class Prepared:
         mapped = feature_maps.apply(feature_map, self.phi, self.touch(x))
         return self.touch(keys_normalised(mapped, norm, c))
 
-    def _signed(self, x: Array, c: Convention) -> Array:
-        plus = c.value_sign == "plus" and self.rule.has_error
-        return -x if plus else x
+    def _aim(self, c: Convention) -> tuple[Any, ...]:
+        """The settings that targets depend on."""
+        if not (learns(c) and self.rule.has_error):
+            return (c.value_sign,)
+        return ("surrogate", *_norm(c, c.k_norm if c.norm_place == "before_phi" else "none"))
+
+    def _targets(self, k: Array, v: Array, c: Convention) -> Array:
+        """Targets, of which a residual subtracts; minus a learned residual (CONV-10, SURROGATE-3)."""
+        if not self.rule.has_error:
+            return v
+        if learns(c):
+            return -self._surrogate(k, v, c)
+        return -v if c.value_sign == "plus" else v
+
+    def _surrogate(self, k: Array, v: Array, c: Convention) -> Array:
+        """W silu([k; v]), of projections of its own where the case has them (SURROGATE-2)."""
+        W = self.inputs["in/param/W_surrogate"]
+        if "in/param/W_K_surrogate" in self.inputs:
+            k, v = self._projected("W_K_surrogate"), self._projected("W_V_surrogate")
+        elif c.norm_place == "before_phi":
+            k = self.touch(keys_normalised(k, c.k_norm, c)) if c.k_norm != "none" else k
+        z = ops.concatenate([k, v], axis=-1)
+        return self.way.matmul(self.touch(z * ops.sigmoid(z)), ops.transpose(W))
 
     # -- gates, rates, weights ---------------------------------------------------------------------
 

@@ -94,7 +94,9 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
     own = {lattice.folded(of, lattice.point(each)) for each in conventions}
     depth = 1 if case.header.rule in names_with("has_window") else 2
     near = lattice.around(
-        lattice.point(conventions[0]), lattice.tried(conventions[0], case.header.rule), depth
+        lattice.point(conventions[0]),
+        lattice.tried(conventions[0], case.header.rule, case.inputs),
+        depth,
     )
     points = dict.fromkeys(lattice.folded(of, each) for each in near)
     neighbours = [lattice.convention(each) for each in points if each not in own]

@@ -216,6 +216,8 @@ def _bounds(gate: str, n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Rea
 
 def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     pair, h = {a, b}, n.header
+    if "surrogate" in pair:
+        return None  # a learned vector is no residual of any memory
     if pair == {"chunk_start", "running"} and h.span == 1:
         return "CONV-46", "the span is one token"
     if pair == {"chunk_start", "running"} and n.one_write_per_span:

@@ -44,7 +44,7 @@ def beside(of: Facts, own: Convention, some: Iterable[Point], known: set[Point])
         own: the case's convention, whose values are tried beside those listed.
         known: points that are not new; the others join it.
     """
-    axes = lattice.tried(own, of.rule)
+    axes = lattice.tried(own, of.rule, of.names)
     for start in some:
         for each in lattice.around(start, axes, 1):
             point = lattice.folded(of, each)

@@ -47,10 +47,8 @@ def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
     ):
         return []
     of, own = lattice.facts(case), lattice.point(case.convention)
-    points = dict.fromkeys(
-        lattice.folded(of, each)
-        for each in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1)
-    )
+    axes = lattice.tried(case.convention, case.header.rule, of.names)
+    points = dict.fromkeys(lattice.folded(of, each) for each in lattice.around(own, axes, 1))
     points.pop(lattice.folded(of, own), None)
     base = lattice.folded(of, own)
     chosen = [each for each in points if lattice.refusal(of, lattice.convention(each)) is None]

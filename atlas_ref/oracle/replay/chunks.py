@@ -144,7 +144,11 @@ def _refusal(case: Case, name: str, shapes: Mapping[str, tuple[int, ...]]) -> st
         return "the exact form alone has it: reference running, without Newton-Schulz"
     if name == "chunk/A" and "S" in shapes and convention.momentum_kind == "delta_momentum":
         return "momentum_kind delta_momentum is known only with each gradient, so no chunk has it"
-    decays = not running and convention.decay == "before_error" and convention.reference != "zero"
+    decays = (
+        not running
+        and convention.decay == "before_error"
+        and convention.reference not in ("zero", "surrogate")
+    )
     if name == "chunk/E" and decays and case.header.window > 1 and "P" not in shapes:
         return (
             "under a frozen reference with decay before_error a column has no residual of its own "

@@ -205,7 +205,8 @@ def _reference(sequence: Sequence, state: LoopState) -> Array:
     if not sequence.rule.has_error:
         return None
     reference = sequence.config.convention.reference
-    return {"running": state.M, "zero": None}.get(reference, state.reference)
+    nothing = dict.fromkeys(("zero", "surrogate"))
+    return {"running": state.M, **nothing}.get(reference, state.reference)
 
 
 def _residuals(

@@ -54,6 +54,8 @@ def ops_of(case: Case) -> list[Op]:
         return [Op("phi", inputs, "PHI-1")]
     sources = _Inputs(case)
     projected = _projection_ops(case, sources) if sources.token else []
+    if learns(case):
+        projected.append(_surrogate_op(case, sources))
     mapped = Op("phi_k", (sources("k"), *sources.phi), "CONV-35")
     return [*projected, mapped, *_write_ops(case, sources), *_read_ops(case, sources)]
 
@@ -145,6 +147,18 @@ def _projection_ops(case: Case, sources: _Inputs) -> list[Op]:
     return projections
 
 
+def learns(case: Case) -> bool:
+    """Whether a learned vector stands for the residual (SURROGATE-3)."""
+    return FAMILY[case.header.rule].has_error and case.convention.reference == "surrogate"
+
+
+def _surrogate_op(case: Case, sources: _Inputs) -> Op:
+    """The learned residual, from the pair of the memory or from tokens (SURROGATE-2)."""
+    names = tuple(name for name in case.inputs if name.endswith("_surrogate"))
+    pair = ("in/x",) if len(names) > 1 else (sources("k"), sources("v"))
+    return Op("surrogate", (*pair, *names), "SURROGATE-1")
+
+
 def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     """The ops of the write, from the residual to the memory."""
     rule, convention = FAMILY[case.header.rule], case.convention
@@ -153,13 +167,16 @@ def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     if not (rule.has_error or rule.has_momentum):
         return [Op("M", ("M[t-1]", "phi_k", sources("v"), *retain), clause["M"])]
     first_momentum = rule.has_window and convention.order == "momentum_then_window"
+    target = "surrogate" if learns(case) else sources("v")
     pairs = (
-        ("phi_k", sources("v"))
+        ("phi_k", target)
         if case.header.window == 1 or first_momentum
-        else ("phi_k[t-j]", f"{sources('v')}[t-j]")
+        else ("phi_k[t-j]", f"{target}[t-j]")
     )
     reference = (
-        {"running": ("M[t-1]",), "zero": ()}.get(convention.reference, ("M[start]",))
+        {"running": ("M[t-1]",), "zero": (), "surrogate": ()}.get(
+            convention.reference, ("M[start]",)
+        )
         if rule.has_error
         else ()
     )

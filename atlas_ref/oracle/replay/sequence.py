@@ -16,7 +16,12 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay import steps
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.oracle.subjects.memory import GATE_NAMES, initial_state, sequence_of
+from atlas_ref.oracle.subjects.memory import (
+    GATE_NAMES,
+    initial_state,
+    sequence_of,
+    surrogate_of,
+)
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.norms import keys_normalised
@@ -103,6 +108,9 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
     config, tokens = sequence_of(rule, inputs, case)
     if case.header.level == "token":
         tokens = _project(case, inputs, config, tokens, take, way)
+    if tokens.surrogate is not None:
+        learned = take("surrogate", None, surrogate_of, config, inputs, tokens.k, tokens.v, way)
+        tokens = tokens.replaced(surrogate=learned)
     state = initial_state(rule, config, inputs, case, tokens)
     T = tokens.k.shape[-2]
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
@@ -230,14 +238,13 @@ def windows(sequence: Sequence) -> Iterator[tuple[Array, Array]]:
     They are oldest first, with zero rows where there is no token.
     """
     T = len(sequence.reset)
+    values = rule_sequence.targets(sequence.rule, sequence.config, sequence.tokens)
     if not sequence.rule.has_window:
         for t in range(T):
-            yield sequence.phi_k[..., t : t + 1, :], sequence.tokens.v[..., t : t + 1, :]
+            yield sequence.phi_k[..., t : t + 1, :], values[..., t : t + 1, :]
         return
     starts = np.union1d(0, np.nonzero(sequence.reset)[0]).tolist()
     for first, last in zip(starts, [*starts[1:], T], strict=True):
         state = sequence.fresh if sequence.reset[first] else sequence.state
         keys = window.slid(state.keys, sequence.phi_k[..., first:last, :])
-        yield from zip(
-            keys, window.slid(state.values, sequence.tokens.v[..., first:last, :]), strict=True
-        )
+        yield from zip(keys, window.slid(state.values, values[..., first:last, :]), strict=True)

@@ -14,13 +14,15 @@ from atlas_ref import forms
 from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.gate_axis import wide
 from atlas_ref.oracle.family import family, prepare, steps
+from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject, phi_of
-from atlas_ref.parts import feature_maps
+from atlas_ref.parts import feature_maps, surrogate
 from atlas_ref.parts.gates import GateParams, GateSet
+from atlas_ref.parts.norms import key_of_gates
 from atlas_ref.rules import FAMILY, Rule
-from atlas_ref.rules.sequence import Tokens, mapped
+from atlas_ref.rules.sequence import Tokens, mapped, target_of
 from atlas_ref.types import Array
 from tape import ops
 
@@ -142,6 +144,8 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
             for log, name in LOGARITHMS.items()
             if log in inputs
         }
+        if rule.learns_residual(config):
+            arrays["surrogate"] = surrogate_of(config, inputs, inputs["in/k"], inputs["in/v"])
         return config, Tokens(**arrays, **logs, **_masks(inputs))
     gates = GateSet(
         **{
@@ -156,8 +160,38 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
         for name, value in inputs.items()
         if name.startswith("in/param/window_")
     }
-    params = projection.Params(**projections, gates=gates, phi=phi_of(inputs), window=window)
+    params = projection.Params(
+        **projections,
+        gates=gates,
+        phi=phi_of(inputs),
+        window=window,
+        surrogate=_surrogate_params(inputs),
+    )
     return config, Tokens(**projection.project(config, params, inputs["in/x"]), **_masks(inputs))
+
+
+def _surrogate_params(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Tensors of the learned residual, by name (SURROGATE-4)."""
+    return {
+        name: inputs[f"in/param/{name}_surrogate"]
+        for name in surrogate.TENSORS
+        if f"in/param/{name}_surrogate" in inputs
+    }
+
+
+def surrogate_of(
+    config: Any, inputs: Mapping[str, Array], k: Array, v: Array, way: Arithmetic = PLAIN
+) -> Array:
+    """The learned residual of keys and values, or of a pair of its own (SURROGATE-2)."""
+    k = key_of_gates(k, config.convention)
+    if "in/param/W_K_surrogate" in inputs:
+        x = ops.expand_dims(inputs["in/x"], 1)
+        k, v = (
+            way.matmul(x, ops.transpose(inputs[f"in/param/{name}_surrogate"]))
+            for name in surrogate.OWN_PAIR
+        )
+    pair = ops.silu(ops.concatenate([k, v], axis=-1))
+    return way.matmul(pair, ops.transpose(inputs["in/param/W_surrogate"]))
 
 
 def _computes_wide(inputs: Mapping[str, Array]) -> bool:
@@ -202,10 +236,13 @@ def _with_window(
 
     if "in/window_k" in inputs:
         keys = mapped(config, phi_of(inputs), inputs["in/window_k"], config.convention.k_norm)
-        n = keys.shape[-2]
+        n, values = keys.shape[-2], inputs["in/window_v"]
+        if config.convention.reference == "surrogate":
+            learned = surrogate_of(config, inputs, inputs["in/window_k"], values)
+            values = target_of(config, learned)
         state = state.replaced(
             keys=newest(state.keys, keys, -2),
-            values=newest(state.values, inputs["in/window_v"], -2),
+            values=newest(state.values, values, -2),
             filled=n,
         )
         if state.residuals is not None:

@@ -28,6 +28,8 @@ def draw(
     convention = resolve(request.convention, rule=request.rule, level=request.level)
     inputs = _token if request.level == "token" else _projected
     tensors = inputs(rule, request, header, convention, generator)
+    if rule.has_error and convention.reference == "surrogate":
+        tensors["in/param/W_surrogate"] = _surrogate(request, generator)
     tensors |= _states(request, convention, generator, d_phi, momentum=rule.has_momentum)
     if request.history:
         tensors |= _history(request, header, convention, generator)
@@ -102,6 +104,13 @@ def _token(
             for key, value in parameters.items()
         }
     return tensors
+
+
+def _surrogate(request: Any, draw: Any) -> Array:
+    """Weights of a learned residual, for each head at level token (SURROGATE-4)."""
+    d_kv = request.d_in + request.d_out
+    lead = (request.heads,) if request.level == "token" else ()
+    return draw.standard_normal((*lead, request.d_out, d_kv)) / np.sqrt(d_kv)
 
 
 def _states(

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from atlas_ref.oracle.subjects.subject import Legal, Tensor, phi_tensors
@@ -14,6 +15,10 @@ from atlas_ref.rules import FAMILY, names_with
 
 #: Tensors that stand for another by its logarithm.
 LOGARITHMS = {"in/log_retain": "in/retain", "in/log_momentum": "in/momentum"}
+
+#: Weights of a learned residual, and the projections of its own pair (SURROGATE-4).
+SURROGATE = "in/param/W_surrogate"
+OWN_PAIR = ("in/param/W_K_surrogate", "in/param/W_V_surrogate")
 
 #: Every input of a rule at level projected, with the fact of the rules that have it.
 PROJECTED: dict[str, tuple[str, Tensor]] = {
@@ -31,6 +36,7 @@ PROJECTED: dict[str, tuple[str, Tensor]] = {
     ),
     "in/window_weights": ("has_window", Tensor("... T c", "1/c")),
     "in/window_gate": ("has_window", Tensor("... T", "in/window_weights")),
+    SURROGATE: ("has_error", Tensor("d_out d_kv", "only reference surrogate has one")),
     "in/M0": ("all", Tensor("... d_out d_phi", "0")),
     "in/S0": ("has_momentum", Tensor("... d_out d_phi", "0")),
     "in/window_k": ("has_window", Tensor("... n d_in", "an empty window")),
@@ -61,6 +67,8 @@ TOKEN: dict[str, tuple[str, Tensor]] = {
     "in/param/b_momentum": ("has_momentum", Tensor("H n_momentum", "momentum 0")),
     "in/param/W_step_size": ("has_error", Tensor("H n_step_size d_kv")),
     "in/param/b_step_size": ("has_error", Tensor("H n_step_size")),
+    OWN_PAIR[0]: ("has_error", Tensor("H d_in d_model", "in/param/W_K, with W_V_surrogate")),
+    OWN_PAIR[1]: ("has_error", Tensor("H d_out d_model", "in/param/W_V, with W_K_surrogate")),
 }
 
 #: What level token computes from in/x.
@@ -119,6 +127,8 @@ def rules_with(fact: str) -> tuple[str, ...]:
 
 def _in_layout(name: str, tensor: Tensor, convention: Any, token: bool) -> Tensor:
     axes = tensor.axes
+    if name == SURROGATE and token:
+        return tensor._replace(axes=f"H {axes}")
     if convention.layout == "transposed" and axes.endswith("d_out d_phi"):
         axes = axes.removesuffix("d_out d_phi") + "d_phi d_out"
     return tensor._replace(axes=axes.replace("...", "B H") if token else axes)
@@ -158,6 +168,7 @@ def _by_convention(
             "in/param/W_step_size",
             "in/param/b_step_size",
         )
+    _surrogate_tensors(header, convention, present, refuse, require)
     if convention.rate == "split":
         require("in/step_size_memory")
     else:
@@ -203,3 +214,22 @@ def _by_convention(
         refuse(
             "it needs in/window_k and in/window_v", "in/window_residual", "in/window_gate_before"
         )
+
+
+def _surrogate_tensors(
+    header: Any,
+    convention: Any,
+    present: set[str],
+    refuse: Callable[..., None],
+    require: Callable[..., None],
+) -> None:
+    """Tensors of a learned residual: W is needed, both projections of a pair or none (SURROGATE-4)."""
+    if convention.reference != "surrogate":
+        reason = f"reference {convention.reference} has none; it belongs to reference surrogate"
+        return refuse(reason, SURROGATE, *OWN_PAIR)
+    require(SURROGATE)
+    if header.window > 1:
+        refuse("a surrogate with a pair of its own looks at one token", *OWN_PAIR)
+    elif present & set(OWN_PAIR):
+        require(*OWN_PAIR)
+    return None

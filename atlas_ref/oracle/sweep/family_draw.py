@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle import regimes
-from atlas_ref.oracle.drawing import LATER, LONG, Arrays, Change, Drawing, Space, one
+from atlas_ref.oracle.drawing import LATER, LATER_VALUES, LONG, Arrays, Change, Drawing, Space, one
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY, names_with
 
@@ -153,9 +153,10 @@ def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
 
 def axis_choices(axis: str) -> tuple[Any, ...]:
     """Values of an axis that are drawn, the default first."""
-    return (
-        _NUMBERS[axis] if axis in _NUMBERS else get_args(Convention.model_fields[axis].annotation)
-    )
+    if axis in _NUMBERS:
+        return _NUMBERS[axis]
+    words = get_args(Convention.model_fields[axis].annotation)
+    return tuple(each for each in words if each not in LATER_VALUES.get(axis, ()))
 
 
 # -- regimes of a matrix ----------------------------------------------------------------------------

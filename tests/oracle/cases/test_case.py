@@ -21,6 +21,7 @@ CARRY = {
     "span": 2,
     "convention": {"preset": "atlas-rnn", "reference": "chunk_start"},
 }
+SURROGATE = {"reference": "surrogate"}
 
 #: Valid cases that together hold every tensor of the table.
 WHOLE = {
@@ -32,6 +33,7 @@ WHOLE = {
     "fourier": {"feature_map": {"kind": "random_fourier"}, "features": 6},
     "mlp": {"feature_map": {"kind": "residual_mlp"}},
     "sketch": {"feature_map": {"kind": "sketch"}},
+    "surrogate": {"rule": "titans_lmm", "level": "token", "convention": SURROGATE},
     "newton_schulz": {"rule": "newton_schulz"},
     "feature_map": {"rule": "feature_map"},
     "block": {
@@ -53,6 +55,10 @@ def complete(name):
     if name == "gate under carry":
         header["phase"] = 1
         tensors["in/M_ref"] = 0.5 * tensors["in/M0"]
+    if name == "surrogate":
+        tensors |= {
+            f"in/param/W_{each}_surrogate": 0.5 * tensors[f"in/param/W_{each}"] for each in "KV"
+        }
     if name == "weights":
         for gate in ("retain", "momentum"):
             tensors[f"in/log_{gate}"] = np.log(tensors.pop(f"in/{gate}"))
