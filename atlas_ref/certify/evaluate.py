@@ -30,6 +30,7 @@ WEIGHED = {
     "out/y": "in/y_bar",
     "out/M": "in/M_bar",
     "out/S": "in/S_bar",
+    "out/z": "in/z_bar",
     "out/X": "in/X_bar",
     "out/phi": "in/phi_bar",
 }

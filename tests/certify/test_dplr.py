@@ -47,8 +47,13 @@ def drawn(member: str | None, parameters: dict[str, Any] | None = None, **sizes:
     request = {"tokens": 4, "d_in": 3, "d_out": 2, "pulse": 2, "reset": 3, "cotangent": True}
     case = new(Request(rule="dplr", parameters=own, seed=5, **request | sizes))
     draw = np.random.default_rng(6)
-    shape = evaluate(case).tensors["out/M"].shape
-    more = {name: draw.standard_normal(shape) for name in ("in/M0", "in/M_bar")}
+    states = {n[4:]: x.shape for n, x in evaluate(case).tensors.items() if n != "out/y"}
+    more = {
+        f"in/{name}{end}": draw.standard_normal(shape)
+        for name, shape in states.items()
+        for end in ("0", "_bar")
+    }
+    more |= {name: np.abs(x) for name, x in more.items() if name == "in/z0"}
     return make(case.header.plain(), {**case.inputs, **more})
 
 
@@ -80,7 +85,7 @@ def test_results_and_gradients_of_public_code_are_the_certified_ones(file: Any) 
     assert worst(file.stem) < 1e-14
 
 
-@pytest.mark.clause("CERT-18")
+@pytest.mark.clause("CERT-18", "DPLR-19")
 @pytest.mark.parametrize("member", members.MEMBERS)
 def test_certified_results_are_those_of_the_rule(member: str | None) -> None:
     case = drawn(member)
@@ -268,6 +273,10 @@ MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "no gate of the write": ("gdn2_11", _with("gdn2", formula=members.plain)),
     "heads round robin": ("kda_gva_11", _of_sequence("_key_head", _round_robin)),
     "a bonus after the write": ("rwkv6_11", _of_sequence("read", _late)),
+    "reads that nothing divides": (
+        "linear_attn_normalized_11",
+        _of_sequence("divided", lambda self, read, z, t: read),
+    ),
     "a decay at every step": ("gated_delta_product_11", _of_sequence("token", _every_step)),
 }
 

@@ -15,6 +15,7 @@ Tensors = dict[str, np.ndarray]
 #: Member -> how its erase comes from tensors; None for the tensors of the rule.
 ERASES = {
     None: "given",
+    "linear_attn_normalized": "none",
     **dict.fromkeys(("linear_attn", "retention", "simple_gla", "gla", "rwkv6"), "none"),
     "rwkv7": "kk",
     **dict.fromkeys(("delta", "gated_delta", "kda", "gated_delta_product"), "error"),
@@ -70,7 +71,13 @@ def late_by_64(case: dict[str, Any], inputs: Tensors) -> Tensors:
     return _run(case, inputs, mistake="late chunk")
 
 
+def bare_divisor(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Normalised reads whose divisor has the query without its scale."""
+    return _run(case, inputs, mistake="bare divisor")
+
+
 MISTAKES = (
+    bare_divisor,
     decay_order,
     bare_key,
     round_robin,
@@ -102,6 +109,7 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
     M = first = M.swapaxes(-1, -2) if turned and "M0" in x else M
     if scale == "":
         scale = 1 if member in (None, "rwkv7") else "1/sqrt(d_in)"
+    z = sums = x.get("z0", np.zeros((*x["v"].shape[:-2], k.shape[-1]), wide))
     reads, starts = [], [M]
     for t in range(q.shape[-2]):
         if mistake == "late chunk" and t and t % 64 == 0:
@@ -109,6 +117,7 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
             M = starts[-2]
         if "reset" in x and x["reset"][t]:
             M = first * 0 if mistake == "reset to zero" else first
+            z = sums
         old, active = M, "active" not in x or x["active"][t]
         for j in range(t * steps, (t + 1) * steps) if active else ():
             decays = gate is not None and (j % steps == 0 or mistake == "every step")
@@ -118,14 +127,21 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
             if pair is not None:
                 found = _times(decayed if before else M, pair[0])
                 decayed = decayed - (pair[2] * found)[..., :, None] * pair[1][..., None, :]
+            z = z + k[..., j, :]
             M = decayed + _value(ERASES[member], x, j)[..., :, None] * k[..., j, None, :]
         seen = M
         if "bonus" in x:
             own_pair = x["v"][..., t, :, None] * (x["bonus"] * k[..., t, :])[..., None, :]
             seen = old + own_pair if active else old
         y = _times(seen, q[..., t, :])
-        reads.append(y if scale == 1 else y / np.sqrt(wide(k.shape[-1])))
-    return {"y": np.stack(reads, axis=-2).astype(kind), "M": M.swapaxes(-1, -2) if turned else M}
+        y = y if scale == 1 else y / np.sqrt(wide(k.shape[-1]))
+        if member == "linear_attn_normalized":
+            share = np.sum(z * q[..., t, :], axis=-1, keepdims=True)
+            factor = 1 if scale == 1 or mistake == "bare divisor" else np.sqrt(wide(k.shape[-1]))
+            y = y / (share / factor + wide(1e-10))
+        reads.append(y)
+    found = {"y": np.stack(reads, axis=-2).astype(kind), "M": M.swapaxes(-1, -2) if turned else M}
+    return found | ({"z": z} if member == "linear_attn_normalized" else {})
 
 
 def _times(M: np.ndarray, z: np.ndarray) -> np.ndarray:

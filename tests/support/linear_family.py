@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from atlas_ref.rules import dplr
+from atlas_ref.rules import dplr, normalised_reads
 from tape import ops
 
 RECORDED = Path(__file__).parents[1] / "data" / "peers_family"
@@ -89,13 +89,14 @@ MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
         {},
         lambda x: gated(x) | {"erase_read": x["kk"], "erase_write": x["kk"] * x["a"]},
     ),
+    "linear_attn_normalized": (SCALED, plain),
 }
 
 
 def computed(
     member: str, x: Inputs, run: Callable[..., Any] = dplr.run, **settings: Any
 ) -> dict[str, Any]:
-    """y (B, HV, T, V) and state (B, HV, K, V) of a member, by the rule or one of its forms."""
+    """y (B, HV, T, V), state (B, HV, K, V) and others of a member, by the rule or one of its forms."""
     axes, tokens = MEMBERS[member]
     k, v, q = x["k"], x["v"], x["q"]
     sizes = {
@@ -104,9 +105,13 @@ def computed(
         "steps": v.shape[-2] // q.shape[-2],
         "groups": v.shape[1] // k.shape[1],
     }
-    config = dplr.Config(**{**sizes, **axes, **settings})
-    state = dplr.State(M=ops.transpose(x["state0"]))
-    state, y = run(config, dplr.Tokens(**tokens(x)), state)
+    config, own = dplr.Config(**{**sizes, **axes, **settings}), dplr.Tokens(**tokens(x))
+    M = ops.transpose(x["state0"])
+    if "z0" in x:
+        first = normalised_reads.State(M=M, z=x["z0"][..., 0, :])
+        after, y = normalised_reads.run(config, own, first, run=run)
+        return {"y": y, "state": ops.transpose(after.M), "z": after.z[..., None, :]}
+    state, y = run(config, own, dplr.State(M=M))
     return {"y": y, "state": ops.transpose(state.M)}
 
 
@@ -140,11 +145,14 @@ def drawn(
         "beta": (*lead, T * n, K) if vectors else (*lead, T * n),
         "bonus": (lead[1], K),
         "state0": (*lead, K, V),
+        "z0": (*lead, 1, K),
         **dict.fromkeys(("erase_key", "erase_gate", "alpha", "kk", "a"), (*lead, T, K)),
         "write_gate": (*lead, T, V),
     }
     x = {name: 0.5 * draw.standard_normal(shape) for name, shape in shapes.items()}
     x["log_decay"] = -np.log1p(np.exp(2.0 * x["log_decay"]))
+    if member == "linear_attn_normalized":  # features are positive, and so is what divides
+        x |= {name: np.abs(x[name]) for name in ("k", "q", "z0")}
     return {name: x[name] for name in NEEDED[member]} | changes
 
 
@@ -168,6 +176,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "iplr": (*_BASE, "alpha", "beta"),
     "dplr": (*_DELTA, "alpha"),
     "rwkv7": (*_BASE, "log_decay", "kk", "a"),
+    "linear_attn_normalized": (*_BASE, "z0"),
 }
 
 

@@ -19,14 +19,15 @@ def run(inputs: Inputs, own: Any, mistake: str = "") -> dict[str, Any]:
     """y (H, T, d_out) and M (H, d_out, d_in) of inputs by their bare names, one batch of heads.
 
     Args:
-        own: settings in force: erase, decay, scale, steps, groups, k_norm, q_norm, eps.
+        own: settings in force: erase, decay, scale, steps, groups, k_norm, q_norm, eps, second.
     """
     x = {name: np.asarray(value) for name, value in inputs.items()}
     heads = x["v"].shape[0]
     made = [_head(_of_head(x, own, h, mistake), own, mistake) for h in range(heads)]
     M = np.stack([each[1] for each in made])
     M = M.swapaxes(-1, -2) if mistake == "M transposed" else M
-    return {"y": np.stack([each[0] for each in made]), "M": M}
+    found = {"y": np.stack([each[0] for each in made]), "M": M}
+    return found | {name: np.stack([each[2][name] for each in made]) for name in made[0][2]}
 
 
 def _of_head(x: Inputs, own: Any, h: int, mistake: str) -> dict[str, Any]:
@@ -140,21 +141,36 @@ def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str) -> Any:
     return M
 
 
-def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any]:
+def _divisor(x: Inputs, own: Any, t: int, sums: tuple[Any, Any], q: Any, mistake: str) -> Any:
+    """What a normalised read is divided by, from the sums of keys before and after its token."""
+    if mistake == "not divided":
+        return 1.0
+    z = sums[0] if mistake in ("sum of before", "read before") else sums[1]
+    found = (1.0 if mistake == "normaliser without scale" else own.scale) * (z @ q) + 1e-10
+    if mistake == "normaliser at least 1" and found.real < 1:
+        return 1.0
+    return found.real if mistake == "normaliser held" else found
+
+
+def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
     T, d_in, d_out = len(x["q"]), x["k"].shape[-1], x["v"].shape[-1]
     M0 = x.get("M0", np.zeros((d_out, d_in)))
     M0 = {"M0 ignored": 0.0 * M0, "M0 transposed": M0.T}.get(mistake, M0)
-    M, reads = M0, []
+    z0 = x.get("z0", np.zeros(d_in)) * (0.0 if mistake == "z0 ignored" else 1.0)
+    M, z, reads = M0, z0, []
     late = {"reset late": -1, "reset early": 1}.get(mistake, 0)
     for t in range(T):
         marked = "reset" in x and 0 <= t + late < T and x["reset"][t + late]
         if marked and mistake != "reset ignored":
-            M = 0.0 * M0 if mistake == "reset to zero" else M0
-        M = M.real if mistake == "memory held" and t else M
-        before = M
+            M, z = (0.0 * M0, 0.0 * z0) if mistake == "reset to zero" else (M0, z0)
+        M, z = (M.real, z.real) if mistake == "memory held" and t else (M, z)
+        before, sum_before = M, z
         writes = "active" not in x or x["active"][t] or mistake == "active ignored"
         if writes:
             M = _token(x, own, t, M, mistake)
+            for j in range(t * own.steps, (t + 1) * own.steps):
+                own_key = x["k"][max(j - 1, 0) if mistake == "in/k late" else j]
+                z = z + _unit(own_key, own.k_norm, own, mistake)
         elif mistake == "gate when silent":
             M = M @ np.diag(_gate(x, t, mistake))
         seen = M
@@ -168,5 +184,8 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any]:
             seen = (M if mistake == "bonus late" else before) + np.outer(x["v"][t], u * k)
         q = _unit(x["q"][max(t - 1, 0) if mistake == "in/q late" else t], own.q_norm, own, mistake)
         factor = own.scale**2 if mistake == "scale twice" else own.scale
-        reads.append((d_out**-0.5 if mistake == "scale of d_out" else factor) * (seen @ q))
-    return np.stack(reads), M
+        y = (d_out**-0.5 if mistake == "scale of d_out" else factor) * (seen @ q)
+        if own.second == "z":
+            y = y / _divisor(x, own, t, (sum_before, z), q, mistake)
+        reads.append(y)
+    return np.stack(reads), M, {"z": z} if own.second == "z" else {}

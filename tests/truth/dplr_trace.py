@@ -15,16 +15,16 @@ import numpy as np
 Take = Callable[[str, int, int, Any], Any]
 
 
-def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> tuple[Any, Any]:
-    """y (H, T, d_out) and M (H, d_out, d_in) of inputs by their bare names, one batch of heads.
+def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> tuple[Any, ...]:
+    """y (H, T, d_out), M (H, d_out, d_in) and a second state, of inputs by their bare names.
 
     Args:
-        own: settings in force: erase, order, scale, steps, groups, k_norm, q_norm, eps.
+        own: settings in force: erase, order, scale, steps, groups, k_norm, q_norm, eps, second.
         take: the hook at every quantity; keys and queries under a norm have the head of keys.
     """
     heads = range(inputs["v"].shape[0])
     each = [_Head(inputs, own, h, take, mistake).run() for h in heads]
-    return np.stack([y for y, _ in each]), np.stack([M for _, M in each])
+    return tuple(np.stack(part) for part in zip(*each, strict=True))
 
 
 def collected(inputs: Mapping[str, Any], own: Any, shapes: Mapping[str, Any], mistake: str = ""):
@@ -52,8 +52,11 @@ def adjoint(inputs: Mapping[str, Any], own: Any, bars: Mapping[str, Any], op: st
             moved[place[2:]] += 1e-30j
             return moved
 
-        y, M = run(inputs, own, take)
-        slopes[place] = np.imag(np.sum(bars["y"] * y) + np.sum(bars["M"] * M)) / 1e-30
+        y, M, *others = run(inputs, own, take)
+        total = np.sum(bars["y"] * y) + np.sum(bars["M"] * M)
+        if others:
+            total = total + np.sum(bars[own.second] * others[0])
+        slopes[place] = np.imag(total) / 1e-30
     return slopes
 
 
@@ -80,20 +83,26 @@ class _Head:
         name = op if step is None or self.own.steps == 1 else f"step{step}/{op}"
         return self.hook(name, head, t, value)
 
-    def run(self) -> tuple[Any, Any]:
+    def run(self) -> tuple[Any, ...]:
         x, own = self.x, self.own
         first = x.get("M0", np.zeros((x["v"].shape[-1], x["k"].shape[-1])))
-        M, reads = first, []
+        z0 = x.get("z0", np.zeros(x["k"].shape[-1]))
+        M, z, reads = first, z0, []
         for t in range(len(x["q"])):
             if "reset" in x and x["reset"][t]:
-                M = first
+                M, z = first, z0
             keys = [self._unit("k", t, x["k"][t * own.steps + s], s) for s in range(own.steps)]
             q, gate, before = self._unit("q", t, x["q"][t]), self._gate(t), M
             writes = "active" not in x or x["active"][t]
             for s, k in enumerate(keys):
                 M = self._row(t, s, k, gate, M) if writes else self._take("M", t, M, s)
-            reads.append(self._take("y", t, self._read(t, keys[0], q, before, M, writes)))
-        return np.stack(reads), M
+            divisor = 1.0
+            if own.second == "z":
+                for s, k in enumerate(keys):
+                    z = self._take("z", t, z + k if writes else z, s)
+                divisor = self._take("normaliser", t, own.scale * (z @ q) + 1e-10)
+            reads.append(self._take("y", t, self._read(t, keys[0], q, before, M, writes) / divisor))
+        return (np.stack(reads), M, z) if own.second == "z" else (np.stack(reads), M)
 
     def _unit(self, name: str, t: int, z: Any, step: int | None = None) -> Any:
         if getattr(self.own, f"{name}_norm") == "none":

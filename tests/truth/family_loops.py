@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import family_states
+
 Array = np.ndarray
 Inputs = dict[str, Any]
 
@@ -143,7 +145,12 @@ MEMBERS: dict[str, Member] = {
 
 
 def run(member: str, inputs: Inputs) -> dict[str, Array]:
-    """y (B, HV, T, V) and state (B, HV, K, V) of inputs as the recorded files have them."""
+    """y (B, HV, T, V) and state (B, HV, K, V) of inputs as the recorded files have them.
+
+    Members with a state beside it are those of `family_states`.
+    """
+    if member in family_states.MEMBERS:
+        return family_states.run(member, inputs)
     step, places = MEMBERS[member], list(_heads(inputs))
     batch, heads, _, d_out = inputs["v"].shape
     T = inputs["q"].shape[2]

@@ -41,6 +41,7 @@ class Member(NamedTuple):
         formula: (row, key, value) -> the write of a row.
         decay, query_scale, norm: values of parameters that a case leaves open.
         heads: whether head h has the gate 1 - 2^(-5-h).
+        sums: whether a read is divided by what its query finds in the sum of keys (DPLR-19).
     """
 
     formula: Formula
@@ -48,6 +49,7 @@ class Member(NamedTuple):
     query_scale: Any = "1/sqrt(d_in)"
     norm: str = "none"
     heads: bool = False
+    sums: bool = False
 
 
 def _needed(row: Row, name: str) -> Matrix:
@@ -117,4 +119,5 @@ MEMBERS: dict[str | None, Member] = {
     "dplr": Member(low_rank),
     "qwen3_next": _DELTA._replace(norm="l2"),
     "kimi_linear": _DELTA._replace(norm="l2"),
+    "linear_attn_normalized": Member(plain, sums=True),
 }

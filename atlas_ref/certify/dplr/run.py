@@ -1,6 +1,6 @@
 """A sequence of rule dplr on balls, token by token (CERT-18).
 
-Written from DPLR-1 to DPLR-7 and DPLRCASE-2 to DPLRCASE-5.
+Written from DPLR-1 to DPLR-7, DPLR-19 and DPLRCASE-2 to DPLRCASE-5.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from flint import arb
 
 from atlas_ref.certify.dplr.members import MEMBERS
-from atlas_ref.certify.functions import exponentials, normalised
+from atlas_ref.certify.functions import exponentials, inverse, normalised
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, hadamard, mark, number, sane, scaled, zeros
 from atlas_ref.certify.run import Results
@@ -24,6 +24,9 @@ DEFAULTS: dict[str, Any] = {
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
 }
+
+#: What is added to the divisor of a normalised read: the float64 nearest to it (DPLR-19).
+EPS = arb(1e-10)
 
 #: Parameters whose default is that of the member.
 OWN = ("decay", "query_scale", "q_norm", "k_norm")
@@ -93,16 +96,36 @@ class Sequence:
         """
         given = self.inputs.optional("in/M0", *self.index)
         first = zeros(self.d_out, self.d_in) if given is None else self.laid(given)
-        M, reads = first, []
+        M, z, reads = first, self.first_sum(), []
         for t in range(self.count):
             watch("tokens", t)
             self.marks.append(mark())
-            M = first if self.inputs.flag("in/reset", t, False) else M
+            if self.inputs.flag("in/reset", t, False):
+                M, z = first, self.first_sum()
             before, active = M, self.inputs.flag("in/active", t, True)
             if active:
-                M = self.token(M, t)
-            reads.append(self.read(before if "in/bonus" in self.inputs else M, t, active))
-        return {"out/y": reads, "out/M": self.laid(M)}
+                M, z = self.token(M, t), self.summed(z, t)
+            read = self.read(before if "in/bonus" in self.inputs else M, t, active)
+            reads.append(read if z is None else self.divided(read, z, t))
+        sums: Results = {} if z is None else {"out/z": z}
+        return {"out/y": reads, "out/M": self.laid(M), **sums}
+
+    def first_sum(self) -> Matrix | None:
+        """The sum of keys before the first token; None for reads that nothing divides (DPLR-19)."""
+        if not self.member.sums:
+            return None
+        given = self.inputs.optional("in/z0", *self.index)
+        return zeros(self.d_in, 1) if given is None else given
+
+    def summed(self, z: Matrix | None, t: int) -> Matrix | None:
+        """The sum with the keys of a token (DPLR-19)."""
+        for j in range(t * self.steps, (t + 1) * self.steps):
+            z = None if z is None else z + self.key("in/k", j)
+        return z
+
+    def divided(self, read: Matrix, z: Matrix, t: int) -> Matrix:
+        """A read over s z.q + eps (DPLR-19)."""
+        return scaled(inverse(self.scaled(z.T @ self.key("in/q", t)).plus(EPS)), read)
 
     def token(self, M: Matrix, t: int) -> Matrix:
         """M behind a token: one decay, and an erase and a write of each of its rows (DPLR-4)."""
@@ -148,7 +171,10 @@ class Sequence:
             bonus = self.inputs.get("in/bonus", *self.index[len(self.index) - axes :])
             value = self.inputs.get("in/v", *self.index, t)
             M = M + value @ hadamard(bonus, self.key("in/k", t)).T
-        y = M @ self.key("in/q", t)
+        return self.scaled(M @ self.key("in/q", t))
+
+    def scaled(self, y: Matrix) -> Matrix:
+        """What a query finds, under its scale."""
         return y if self.s["query_scale"] == 1 else y.times(1 / arb(self.d_in).sqrt())
 
 

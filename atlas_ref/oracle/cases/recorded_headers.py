@@ -84,6 +84,9 @@ def as_layer(data: dict[str, Any]) -> dict[str, Any]:
 LINEAR_FAMILY = "family"
 OF_FAMILY = {"state0": "M0", "state_bar": "M_bar", "state": "M", "log_decay": "log_retain"}
 
+#: Tensors of such a recording that are vectors, kept as matrices of one row.
+OF_ONE_ROW = ("z0", "z_bar", "z")
+
 #: Parameters of such a recording that say how many steps or heads there are.
 COUNTS = {"num_householder": "steps", "value_heads_per_key_head": "groups"}
 
@@ -117,7 +120,13 @@ def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """
     if decoded(text).get("rule") != LINEAR_FAMILY:
         return dict(tensors)
+    parts = ((*key.partition("/"), value) for key, value in tensors.items())
     return {
-        f"{kind}/{OF_FAMILY.get(name, name)}": value
-        for kind, _, name, value in ((*key.partition("/"), value) for key, value in tensors.items())
+        f"{kind}/{OF_FAMILY.get(name, name)}": _vector(value) if name in OF_ONE_ROW else value
+        for kind, _, name, value in parts
     }
+
+
+def _vector(value: Any) -> Any:
+    """A matrix of one row as its row; anything else as it is, to be refused by its shape."""
+    return value[..., 0, :] if len(value.shape) > 1 and value.shape[-2] == 1 else value

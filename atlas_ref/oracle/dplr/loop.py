@@ -7,80 +7,17 @@ variables. A `Program` says what a program does otherwise (DPLRCASE-10), and has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
+from atlas_ref.oracle.dplr.parameters import parsed
+from atlas_ref.oracle.dplr.program import Inputs, Program
 from atlas_ref.types import Array
 from tape import ops
-
-Inputs = Mapping[str, Array]
-
-#: Called with an op, its token and what computes it; the value with which the program goes on.
-Take = Callable[[str, int, Callable[[], Array]], Array]
-
-
-def computed(op: str, t: int, compute: Callable[[], Array]) -> Array:
-    """The value of an op as it is."""
-    return compute()
-
-
-def named(op: str, step: int, steps: int) -> str:
-    """The name of an op of one step of a token (DPLRCASE-11)."""
-    return op if steps == 1 else f"step{step}/{op}"
-
-
-class Program(NamedTuple):
-    """Settings of a case, and mistakes of a program; a default is the rule itself.
-
-    Attributes:
-        own: settings of the case.
-        gate_after: the gate comes after the erase or after the write.
-        gate_rows: the gate is on value channels.
-        gate_steps: every step of a token decays.
-        gate_silent: tokens that are not active decay too.
-        no_beta: side on which beta is 1.
-        beta_on_keys: beta of each value scales key channels.
-        erases: what the erase does: it takes away, adds, or is not there.
-        erase_of: the key that the erase reads with, without its norm or in place of erase_key.
-        erase_late: the erase reads the memory after the write.
-        reads: the memory that a query reads: before the token, or decayed alone.
-        bonus_late: the read with a bonus is of the memory after the write.
-        scales, scale_of_rows: how often a query is scaled, and whether by d_out.
-        round_robin: value head i has key head i modulo the key heads.
-        reset_to_zero: a reset starts from zero.
-        transposed: the first memory has the other layout, or the last.
-        held: what gradients do not go through.
-        take: the hook at every op.
-    """
-
-    own: Parameters
-    gate_after: Literal["", "erase", "write"] = ""
-    gate_rows: bool = False
-    gate_steps: bool = False
-    gate_silent: bool = False
-    no_beta: Literal["", "erase", "write"] = ""
-    beta_on_keys: bool = False
-    erases: Literal["away", "adds", "nothing"] = "away"
-    erase_of: Literal["", "bare key", "key"] = ""
-    erase_late: bool = False
-    reads: Literal["", "before", "decayed"] = ""
-    bonus_late: bool = False
-    scales: int = 1
-    scale_of_rows: bool = False
-    round_robin: bool = False
-    reset_to_zero: bool = False
-    transposed: Literal["", "first", "last"] = ""
-    held: Literal["", "erase", "norm", "memory", "heads", "log", "gate"] = ""
-    take: Take = computed
-
-    def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:
-        """An op of row j, through the hook."""
-        t, step = divmod(j, self.own.steps)
-        return self.take(named(op, step, self.own.steps), t, compute)
 
 
 def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
@@ -92,6 +29,7 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, x = p.own, _of_value_heads(p, inputs, rounding)
     first = _first(p, x)
+    by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
     M, reads = first, []
     for t in range(x["in/v"].shape[-2] // own.steps):
         if "in/reset" in inputs and inputs["in/reset"][t]:
@@ -103,10 +41,17 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         for j in range(t * own.steps, (t + 1) * own.steps):
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
-        reads.append(_read(p, x, t, (seen, M), gate, writes, rounding))
+        read = partial(_read, p, x, t, (seen, M), gate, writes, rounding)
+        reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
     turned = (own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
     last = M.swapaxes(-1, -2) if turned else M
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": last}
+    sums = {} if by is None else {"out/z": by.z}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **sums}
+
+
+def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
+    """The read of a token, over its divisor where there is one (DPLR-19)."""
+    return read() if by is None or p.normaliser == "absent" else read() / by.each[t]
 
 
 def _first(p: Program, x: Inputs) -> Array:
@@ -138,17 +83,13 @@ def _read(
     p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: bool, by: Any
 ) -> Array:
     """The read of a token from the memories before and after it, by a rounding."""
-
-    def compute() -> Array:
-        seen = _seen(p, x, t, *around, gate, writes, by)
-        y = by.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
-        if p.own.scale == 1:
-            return y
-        for _ in range(p.scales):
-            y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
+    seen = _seen(p, x, t, *around, gate, writes, by)
+    y = by.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
+    if p.own.scale == 1:
         return y
-
-    return p.take("y", t, compute)
+    for _ in range(p.scales):
+        y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
+    return y
 
 
 def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:

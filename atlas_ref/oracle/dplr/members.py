@@ -24,6 +24,7 @@ class Member(NamedTuple):
         read: tensor that the erase reads under `error`.
         gated: whether it has a gate; `heads` for one fixed number a head.
         bonus: whether it reads before the write.
+        second: state beside the memory: z of DPLR-19.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Member(NamedTuple):
     read: str = "in/k"
     gated: bool | Literal["heads"] = False
     bonus: bool = False
+    second: Literal["", "z"] = ""
 
 
 _FLA = "fla-core 0.6.0, ops/"
@@ -67,6 +69,7 @@ _ROWS: tuple[tuple[str, Member], ...] = (
     ("dplr", Member(f"{_FLA}generalized_delta_rule/dplr/naive.py", erase="alpha", gated=True)),
     ("qwen3_next", _GATED_DELTA._replace(source="transformers 5.23.0, qwen3_next", norm="l2")),
     ("kimi_linear", _GATED_DELTA._replace(source="transformers 5.23.0, kimi_linear", norm="l2")),
+    ("linear_attn_normalized", Member(f"{_FLA}linear_attn/naive.py, normalize", second="z")),
 )
 
 #: Name of a member -> its row.
@@ -81,6 +84,14 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "alpha": ("in/alpha", "in/beta"),
     "kk": ("in/kk", "in/a"),
 }
+
+
+#: Members that a sweep draws where they are fixed alone: they came after its draws, which would be
+#: others with them (SWEEP-16).
+LATER = ("linear_attn_normalized",)
+
+#: Tensors of a state beside the memory: before the first token, and the cotangent of the last.
+SECOND: dict[str, tuple[str, ...]] = {"": (), "z": ("in/z0", "in/z_bar")}
 
 
 def of(name: str | None) -> Member:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.loop import named
 from atlas_ref.oracle.dplr.members import NEEDS
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.program import named
 
 #: Name, inputs and clause of an op.
 Listed = tuple[str, tuple[str, ...], str]
@@ -32,7 +32,19 @@ def listed(case: Any) -> list[Listed]:
         ops += _of_row(own, x, j, gated=gated)
     if own.norm("in/q") == "l2":
         ops.append(("q", ("in/q",), "DPLRCASE-2"))
+    ops += _of_normaliser(own) if own.of.second == "z" else []
     return [*ops, _of_read(own, x)]
+
+
+def _of_normaliser(own: Parameters) -> list[Listed]:
+    """The sum of keys after each row, and what a read is divided by."""
+    n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
+    ops: list[Listed] = []
+    for j in range(n):
+        before = named("z", j - 1, n) if j else named("z", n - 1, n) + "[t-1]"
+        key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
+        ops.append((named("z", j, n), (before, key), "DPLR-19"))
+    return [*ops, ("normaliser", (named("z", n - 1, n), query), "DPLR-19")]
 
 
 def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
@@ -86,6 +98,8 @@ def _source(own: Parameters, vector: str, key: str) -> tuple[str, ...]:
 
 def _of_read(own: Parameters, x: Any) -> Listed:
     n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
+    if own.of.second == "z":
+        return "y", (named("M", n - 1, n), query, "normaliser"), "DPLR-19"
     if "in/bonus" not in x:
         return "y", (named("M", n - 1, n), query), "DPLR-5"
     key = "k" if own.norm("in/k") == "l2" else "in/k"

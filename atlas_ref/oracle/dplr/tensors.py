@@ -10,7 +10,7 @@ import numpy as np
 
 from atlas_ref.messages import meant
 from atlas_ref.oracle.dplr import parameters
-from atlas_ref.oracle.dplr.members import NEEDS
+from atlas_ref.oracle.dplr.members import NEEDS, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.oracle.subjects.values import check_entries, check_values
@@ -35,10 +35,12 @@ TENSORS: dict[str, Tensor] = {
     "in/write_gate": Tensor("... R d_out", "by member"),
     "in/bonus": Tensor("d_in, or heads d_in", "no read before the write"),
     "in/M0": Tensor("... d_out d_in", "0"),
+    "in/z0": Tensor("... d_in", "0"),
     "in/active": Tensor("T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
+    "in/z_bar": Tensor("... d_in", "0"),
 }
 
 Shapes = dict[str, tuple[tuple[int, ...], ...]]
@@ -52,7 +54,7 @@ def names(own: Parameters) -> tuple[set[str], set[str]]:
         needed.add(member.read)
     if own.member is not None and member.bonus:
         needed.add("in/bonus")
-    free = {"in/M0", "in/active", "in/reset", "in/y_bar", "in/M_bar"}
+    free = {"in/M0", "in/active", "in/reset", "in/y_bar", "in/M_bar", *SECOND[member.second]}
     if member.gated is True:
         free |= {"in/retain", "in/log_retain"}
     if member.erase == "given":
@@ -98,6 +100,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         "in/bonus": tuple((*lead[i:], d_in) for i in range(len(lead) + 1)),
         "in/M0": (memory,),
         "in/M_bar": (memory,),
+        **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
         "in/active": ((T,),),
         "in/reset": ((T,),),
         "in/y_bar": ((*lead, T, d_out),),
@@ -179,6 +182,7 @@ def draw(
     tensors: dict[str, Array] = {}
     for name in (each for each in TENSORS if each in needed):
         x = generator.standard_normal(made[name][-1 if name == "in/bonus" else 0])
+        x = np.abs(x) if own.of.second == "z" and name != "in/v" else x
         tensors[name] = x if name in ("in/v", "in/q") else x / np.sqrt(request.d_in)
     if own.of.gated is True:
         tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])

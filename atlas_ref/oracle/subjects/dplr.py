@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
-from atlas_ref.rules import dplr
+from atlas_ref.rules import dplr, normalised_reads
 from atlas_ref.types import Array
 from tape import ops
 
@@ -27,12 +28,12 @@ from tape import ops
 TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 NAMES = "|".join(
-    n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset", "y_bar", "M_bar")
+    n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset") and not n.endswith("_bar")
 )
-RESULTS = re.compile(rf"out/(y|M)|grad/({NAMES})")
-STATE = re.compile("out/M")
+RESULTS = re.compile(rf"out/(y|M|z)|grad/({NAMES})")
+STATE = re.compile("out/(M|z)")
 
-CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2"}
+CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19"}
 
 
 def _evaluate(
@@ -54,10 +55,31 @@ def _evaluate(
     for name in ("active", "reset"):
         if f"in/{name}" in x:
             fields[name] = np.asarray(x[f"in/{name}"]).astype(bool)
-    config = _config(own, x)
-    state = _start(own, config, x)
-    after, y = forms.run(form, config, dplr.Tokens(**fields), state, chunk)
-    return {"out/y": y, "out/M": _turned(own, after.M)}, None
+    config, tokens = _config(own, x), dplr.Tokens(**fields)
+    run = partial(_run, form, chunk)
+    if member.second == "z":
+        normalised = _normalised(own, config, x)
+        after, y = normalised_reads.run(config, tokens, normalised, run=run)
+        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
+    last, y = run(config, tokens, _start(own, config, x))
+    return {"out/y": y, "out/M": _turned(own, last.M)}, None
+
+
+def _run(
+    form: str, chunk: int | None, config: dplr.Config, tokens: dplr.Tokens, state: dplr.State
+) -> tuple[dplr.State, Array]:
+    """The rule in a form."""
+    return forms.run(form, config, tokens, state, chunk)
+
+
+def _normalised(
+    own: Parameters, config: dplr.Config, x: Mapping[str, Array]
+) -> normalised_reads.State:
+    """The state of normalised reads before the first token (DPLR-19)."""
+    M = _start(own, config, x).M
+    z = x.get("in/z0")
+    zeros = ops.zeros_like(M, shape=(*M.shape[:-2], config.d_in))
+    return normalised_reads.State(M=M, z=zeros if z is None else z)
 
 
 def _config(own: Parameters, x: Mapping[str, Array]) -> dplr.Config:
@@ -120,7 +142,7 @@ def _features(case: Any) -> set[str]:
         "reset": "in/reset" in case.inputs,
         "heads": len(v) > 2 and v[-3] > 1,
         "rectangular": k[-1] != v[-1],
-        "state": "in/M0" in case.inputs,
+        "state": bool({"in/M0", "in/z0"} & case.inputs.keys()),
     }
     return {name for name, value in has.items() if value}
 

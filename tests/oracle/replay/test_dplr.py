@@ -36,6 +36,9 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
         shape = (*shape[:-2], shape[-1], shape[-2])
     if start:
         x |= {"in/M0": draw.standard_normal(shape), "in/M_bar": draw.standard_normal(shape)}
+    if start and parameters.parsed(case.header).of.second == "z":
+        sums = (*x["in/v"].shape[:-2], x["in/k"].shape[-1])
+        x |= {"in/z0": draw.uniform(0.0, 1.0, sums), "in/z_bar": draw.standard_normal(sums)}
     if "in/retain" in x:
         x["in/retain"] = draw.uniform(0.3, 0.9, x["in/retain"].shape)
     if logs:
@@ -66,6 +69,7 @@ CASES = {
     "values": by_value("delta", d_out=4),
     "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
+    "normalised": made("linear_attn_normalized", parameters={"groups": 2, "steps": 2, **KEYS}),
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
 OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
@@ -81,6 +85,7 @@ def of_case(case: Any) -> tuple[dict[str, Any], Any]:
         erase=own.of.erase, order=own.order, steps=own.steps, groups=own.groups,
         scale=1.0 if own.scale == 1 else x["k"].shape[-1] ** -0.5, eps=own.norm_eps,
         k_norm=own.norm("in/k"), q_norm=own.norm("in/q"), by_head=own.of.gated == "heads",
+        second=own.of.second,
     )  # fmt: skip
     return x, settings
 
@@ -104,7 +109,7 @@ def planted(case: Any, mistake: str = "", kind: Any = np.float32) -> dict[str, A
 def test_every_op_and_its_adjoint_are_those_of_loops(name: str) -> None:
     case = CASES[name]
     x, own = of_case(case)
-    bars = {"y": x["y_bar"], "M": x.get("M_bar", 0.0)}
+    bars = {"y": x["y_bar"], "M": x.get("M_bar", 0.0), "z": x.get("z_bar", 0.0)}
     recorded, wanted = trace(case, grad=True), planted(case, kind=float)
     assert set(recorded) == set(wanted) | {n.replace("trace/", "trace_grad/") for n in wanted}
     for op in (n[6:] for n in wanted):
@@ -139,7 +144,9 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 
 
 @pytest.mark.clause("DPLRCASE-12", "REPLAY-11", "REPLAY-15")
-@pytest.mark.parametrize(("name", "op"), [(n, op) for n, op in OPS if n in ("rule", "product")])
+@pytest.mark.parametrize(
+    ("name", "op"), [(n, op) for n, op in OPS if n in ("rule", "product", "normalised")]
+)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     assert_first_wrong(CASES[name], op)
 

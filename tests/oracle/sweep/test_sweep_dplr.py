@@ -11,7 +11,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.dplr.members import MEMBERS
+from atlas_ref.oracle.dplr.members import LATER, MEMBERS
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
@@ -39,7 +39,9 @@ def test_the_draw_reaches_every_member_parameter_and_tensor() -> None:
         assert {*others} - {"null", default} <= met, name
     for name in (*draw.OF_TENSORS, "dtype"):
         assert {each.request[name] for each in cases} == set(draw.SPACE[name]), name
-    assert {each.request["parameters"].get("member") for each in cases} == {None, *MEMBERS}
+    assert {each.request["parameters"].get("member") for each in cases} == {None, *MEMBERS} - {
+        *LATER
+    }
     assert {each.regime for each in cases} == {*regimes(RULE), "slow"}
     long = [each for each in cases if each.regime == "slow"]
     assert {each.request["tokens"] for each in long} == set(LONG)
@@ -134,6 +136,25 @@ def test_a_right_kernel_passes(tmp_path: Path) -> None:
     assert found.counts == {"PASS": 100 - skipped}, found.failures
     assert skipped < 50
     assert list(tmp_path.iterdir()) == []
+
+
+#: Member that is drawn where it is fixed -> a kernel with a mistake in it.
+OF_LATER = {"linear_attn_normalized": kernels.bare_divisor}
+
+
+@pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19")
+@pytest.mark.parametrize("member", LATER)
+def test_a_later_member_is_drawn_where_it_is_fixed(member: str, tmp_path: Path) -> None:
+    fixed = {"member": (member,)}
+    found = sweep(RULE, source(kernels.right), cases=40, choices=fixed, folder=tmp_path)
+    assert found.counts == {"PASS": 40}, found.failures
+    wrong = source(OF_LATER[member])
+    found = sweep(RULE, wrong, cases=10, choices=fixed, folder=tmp_path, keep=1, shrink=100)
+    (kept,) = [each for each in found.failures if each.file is not None]
+    case = atlas_ref.load(tmp_path / str(kept.file))
+    assert case.inputs["in/q"].shape[-2] == 1
+    assert numbers(case) <= 12
+    assert any(row.verdict == "WRONG" for row in atlas_ref.check(case))
 
 
 @pytest.mark.slow

@@ -51,8 +51,9 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
     """One parameter with another value, where it can matter."""
     if at.erases and at.gated:
         yield from ({"decay": value} for value in get_args(Order))
-    yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)"))
-    for name in ("q_norm", "k_norm"):
+    scaled = at.own.of.second != "z"  # the length of a query cancels in a normalised read
+    yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)") if scaled)
+    for name in ("q_norm", "k_norm") if scaled else ("k_norm",):
         yield from ({name: value} for value in ("none", "l2"))
     if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")):
         yield from ({"norm_eps": value} for value in EPS)
@@ -75,9 +76,10 @@ def _members(at: Seen) -> Iterator[dict[str, Any]]:
 def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     """What decides the results: two settings of one function have the same."""
     of, norms = own.of, (own.norm("in/q"), own.norm("in/k"))
+    length = (norms[0], own.scale) if of.second != "z" else ()
     gate = of.gated if of.gated == "heads" else bool(at.gate)
     given = "in/erase_read" in at.inputs or of.erase not in ("none", "given")
     erase = (of.erase, of.read) if given else None
     order = own.order if given and gate else None
     eps = own.norm_eps if "l2" in norms else None
-    return (order, own.scale, norms, eps, own.state_layout, gate, erase)
+    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second)

@@ -18,7 +18,7 @@ Change = Callable[[Inputs], Inputs]
 def habits(at: Seen) -> list[Reading]:
     """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
     every = [*_of_gate(at), *_of_erase(at), *_of_rates(at), *_of_read(at), *_of_heads(at)]
-    every += [*_of_state(at), *_of_events(at), *_of_tokens(at)]
+    every += [*_of_normaliser(at), *_of_state(at), *_of_events(at), *_of_tokens(at)]
     graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
     return [*every, *(_of_gradients(at) if graded else [])]
 
@@ -118,7 +118,7 @@ def _of_read(at: Seen) -> Iterator[Reading]:
     if at.gated:
         words = "queries read the decayed memory before its write"
         yield _mistake("read decayed", words, reads="decayed")
-    if at.own.scale != 1:
+    if at.own.scale != 1 and at.own.of.second != "z":  # it cancels in a normalised read
         yield _mistake("scale twice", "the scale of a query was applied twice", scales=2)
         if not at.square:
             words = "the scale of a query was 1/sqrt(d_out)"
@@ -130,6 +130,22 @@ def _of_read(at: Seen) -> Iterator[Reading]:
         yield _mistake("bonus of 1", f"{name} was 1", _changed(name, _ones))
         words = "the bonus was added to a read after the write"
         yield _mistake("bonus late", words, bonus_late=True)
+
+
+def _of_normaliser(at: Seen) -> Iterator[Reading]:
+    """A normalised read that is divided by something else."""
+    if at.own.of.second != "z":
+        return
+    yield _mistake("not divided", "reads were not divided by anything", normaliser="absent")
+    words = "reads were divided by the sum of keys of before their token"
+    yield _mistake("sum of before", words, normaliser="before")
+    if at.own.scale != 1:
+        words = "the query of the normaliser had no scale"
+        yield _mistake("normaliser without scale", words, normaliser="bare")
+    words = "the normaliser was at least 1"
+    yield _mistake("normaliser at least 1", words, normaliser="at least 1")
+    if "in/z0" in at.inputs:
+        yield _mistake("z0 ignored", "in/z0 was absent", sum_from_zero=True)
 
 
 def _of_heads(at: Seen) -> Iterator[Reading]:
@@ -198,6 +214,8 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
         yield _held("norm", "the length in the norm of keys and queries was a constant")
     if at.tokens > 1:
         yield _held("memory", "no gradient went from a token to the memory before it")
+    if at.own.of.second == "z":
+        yield _held("normaliser", "no gradient went through what reads are divided by")
     if at.own.groups > 1:
         yield _held("heads", "keys and queries had the gradient of the first value head of a group")
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.oracle.dplr import loop, parameters
 from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.oracle.dplr.program import Program, Take, computed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 
@@ -60,7 +61,7 @@ class Reading(NamedTuple):
         before: the same settings with the values of the case.
         grad: it is in the backward pass, so that gradients alone show it.
         parameters: settings of the case with their values.
-        program: fields of `loop.Program` with their values.
+        program: fields of `Program` with their values.
         inputs: what the inputs are changed into.
     """
 
@@ -89,7 +90,7 @@ def run(
     rounding: Rounding,
     chosen: Sequence[Reading],
     *,
-    take: loop.Take = loop.computed,
+    take: Take = computed,
 ) -> dict[str, Array]:
     """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9).
 
@@ -99,4 +100,4 @@ def run(
     at, program = read(case, inputs, chosen), dict[str, Any]()
     for each in chosen:
         program |= each.program
-    return loop.run_program(loop.Program(at.own, **program, take=take), at.inputs, rounding)
+    return loop.run_program(Program(at.own, **program, take=take), at.inputs, rounding)

@@ -20,6 +20,9 @@ PLAINER = (None, "linear_attn", "simple_gla", "delta", "gated_delta")
 
 #: Tensors that a case may lack, those that need each other together.
 OPTIONAL = (
+    ("in/M0", "in/M_bar", "in/z0", "in/z_bar"),
+    ("in/z0", "in/z_bar"),
+    ("in/z0",),
     ("in/M0", "in/M_bar"),
     ("in/M_bar",),
     ("in/M0",),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.dplr import parameters, tensors
-from atlas_ref.oracle.dplr.members import MEMBERS, of
+from atlas_ref.oracle.dplr.members import LATER, MEMBERS, SECOND, of
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
 from atlas_ref.oracle.regimes import ordinary, some
 from atlas_ref.oracle.regimes import repeated as repeated_keys
@@ -19,7 +19,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "d_in": (1, 2, 3, 4, 5, 7, 8),
     "d_out": (1, 2, 3, 4, 5, 7, 8),
     "heads": (1, 2, 3),
-    "member": (None, None, None, *MEMBERS),
+    "member": (None, None, None, *(name for name in MEMBERS if name not in LATER)),
     "steps": (1, 1, 1, 2, 3),
     "groups": (1, 1, 2, 3),
     "decay": (None, None, "after_error", "before_error"),
@@ -46,6 +46,9 @@ OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TE
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}
+
+#: States that are sums of what is positive.
+POSITIVE = ("in/z0",)
 
 #: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
 _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
@@ -110,13 +113,14 @@ def dress(
             raise ValueError(f"bonus: {fields['bonus']}, but member {own.member} is as it is")
         shape = shapes["in/bonus"][-1 if fields["bonus"] == "channel" else 0]
         inputs["in/bonus"] = generator.standard_normal(shape)
-    for key, name, wanted in (
-        ("state", "in/M0", fields["state"] != "absent"),
-        ("state_bar", "in/M_bar", bool(fields["state_bar"])),
+    for key, names, wanted in (
+        ("state", ("in/M0", *SECOND[own.of.second][:1]), fields["state"] != "absent"),
+        ("state_bar", ("in/M_bar", *SECOND[own.of.second][1:]), bool(fields["state_bar"])),
     ):
-        if wanted:
+        for name in names if wanted else ():
             scale = 0.3 if key == "state" else 1.0
-            inputs[name] = scale * generator.standard_normal(shapes[name][0])
+            drawn = scale * generator.standard_normal(shapes[name][0])
+            inputs[name] = np.abs(drawn) if name in POSITIVE else drawn
 
 
 def _rates(
@@ -221,8 +225,9 @@ def slow(inputs: Arrays, draw: np.random.Generator) -> None:
 
 
 def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
-    """No initial memory."""
-    inputs.pop("in/M0", None)
+    """No initial memory, nor another state of then."""
+    for name in ("in/M0", *(first for first, *_ in filter(None, SECOND.values()))):
+        inputs.pop(name, None)
 
 
 #: Regimes of the inputs of this rule (SWEEP-16).

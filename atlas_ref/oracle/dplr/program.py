@@ -1,0 +1,79 @@
+"""What a program of rule dplr does: settings, mistakes, and the hook at every op (DPLRCASE-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.types import Array
+
+Inputs = Mapping[str, Array]
+
+#: Called with an op, its token and what computes it; the value with which the program goes on.
+Take = Callable[[str, int, Callable[[], Array]], Array]
+
+
+def computed(op: str, t: int, compute: Callable[[], Array]) -> Array:
+    """The value of an op as it is."""
+    return compute()
+
+
+def named(op: str, step: int, steps: int) -> str:
+    """The name of an op of one step of a token (DPLRCASE-11)."""
+    return op if steps == 1 else f"step{step}/{op}"
+
+
+class Program(NamedTuple):
+    """Settings of a case, and mistakes of a program; a default is the rule itself.
+
+    Attributes:
+        own: settings of the case.
+        gate_after: the gate comes after the erase or after the write.
+        gate_rows: the gate is on value channels.
+        gate_steps: every step of a token decays.
+        gate_silent: tokens that are not active decay too.
+        no_beta: side on which beta is 1.
+        beta_on_keys: beta of each value scales key channels.
+        erases: what the erase does: it takes away, adds, or is not there.
+        erase_of: the key that the erase reads with, without its norm or in place of erase_key.
+        erase_late: the erase reads the memory after the write.
+        reads: the memory that a query reads: before the token, or decayed alone.
+        bonus_late: the read with a bonus is of the memory after the write.
+        scales, scale_of_rows: how often a query is scaled, and whether by d_out.
+        round_robin: value head i has key head i modulo the key heads.
+        reset_to_zero: a reset starts from zero.
+        transposed: the first memory has the other layout, or the last.
+        normaliser: what a normalised read is divided by: nothing, what its query without the
+            scale finds in the sum of keys, or 1 where that is less; a sum of before the token.
+        sum_from_zero: the sum of keys starts from zero.
+        held: what gradients do not go through.
+        take: the hook at every op.
+    """
+
+    own: Parameters
+    gate_after: Literal["", "erase", "write"] = ""
+    gate_rows: bool = False
+    gate_steps: bool = False
+    gate_silent: bool = False
+    no_beta: Literal["", "erase", "write"] = ""
+    beta_on_keys: bool = False
+    erases: Literal["away", "adds", "nothing"] = "away"
+    erase_of: Literal["", "bare key", "key"] = ""
+    erase_late: bool = False
+    reads: Literal["", "before", "decayed"] = ""
+    bonus_late: bool = False
+    scales: int = 1
+    scale_of_rows: bool = False
+    round_robin: bool = False
+    reset_to_zero: bool = False
+    transposed: Literal["", "first", "last"] = ""
+    normaliser: Literal["", "absent", "bare", "at least 1", "before"] = ""
+    sum_from_zero: bool = False
+    held: Literal["", "erase", "norm", "memory", "heads", "log", "gate", "normaliser"] = ""
+    take: Take = computed
+
+    def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:
+        """An op of row j, through the hook."""
+        t, step = divmod(j, self.own.steps)
+        return self.take(named(op, step, self.own.steps), t, compute)
