@@ -14,6 +14,7 @@ from rich.console import Console
 
 from atlas_ref.oracle.cases.case import CaseError
 from benchmarks.survey.catalogue import entries
+from benchmarks.survey.kept import with_kept
 from benchmarks.survey.page import page
 from benchmarks.survey.run import read, survey
 
@@ -30,7 +31,12 @@ def main(
         ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="STEM", help="Write STEM.md and STEM.json.")
+        Path | None,
+        typer.Option(
+            "--write",
+            metavar="STEM",
+            help="Write STEM.md and STEM.json; rows there of absent packages stay, dated.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the data as one JSON object.")
@@ -46,6 +52,8 @@ def main(
     data = survey(
         cases, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False)
     )
+    if write is not None and write.with_suffix(".json").exists():
+        data = with_kept(data, json.loads(write.with_suffix(".json").read_text()))
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if write is not None:
         _written(write.with_suffix(".json"), text)

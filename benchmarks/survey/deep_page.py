@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.survey.kept import asked_on
+
 DEEP = """## Memories of several layers
 
 Memories that learn at test time and are no mere matrix, asked by
@@ -59,7 +61,8 @@ def parts(deep: Any, faults: Any, table: Table) -> list[str]:
 
 
 def _name(row: Any) -> str:
-    return " ".join(f"{row['package']} {row['version']} {row.get('label', '')}".split())
+    words = " ".join(f"{row['package']} {row['version']} {row.get('label', '')}".split())
+    return words + asked_on(row)
 
 
 def _line(row: Any) -> tuple[str, ...]:

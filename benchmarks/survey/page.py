@@ -10,6 +10,7 @@ from typing import Any
 
 from atlas_ref.oracle.identify.stated import setting
 from benchmarks.survey import deep_page
+from benchmarks.survey.kept import asked_on
 
 Data = Mapping[str, Any]
 
@@ -21,17 +22,23 @@ it finds (`make survey`, extra `bench`):
 
     python -m benchmarks.survey {name} --write specs/survey
 
+The run is of {date}. {kept}
+
 It says which reading of which equation an implementation agrees with, on the cases named here, and no more: not that a library is
 right or wrong, and nothing about its other functions, its kernels or its speed. Where something fails, the reason is given as far as
 it is known.
 """
+
+KEPT = """A row that says `asked` and a date was not asked again, since its package was absent from this run:
+it stands as the run of that date recorded it."""
+ALL_ASKED = "Every row was asked in it."
 
 CONVENTIONS = """## Which convention
 
 `identify` searched every convention that is up to two changes from the adapter's or from a preset, on one small case, in the finest
 format that the implementation computes in. MATCH: one alone explains the results. UNDECIDABLE: the axes named cannot be told from what
 is returned. NO MATCH: none explains them within the tolerance of that format; the nearest is shown. The axes are those of
-[conventions](conventions.md).
+[conventions](conventions.md); the number of conventions that were compared is that of the row's own run, and grows with the axes.
 """
 
 CASES = """## Which cases
@@ -94,13 +101,14 @@ copied.
 RNN = """## Faults of atlas-rnn's layers
 
 What layers, models and scripts of atlas-rnn do otherwise than their description, or than the paper they name, each by one number
-([`rnn_faults.py`](../benchmarks/survey/rnn_faults.py)). {package}
+([`rnn_faults.py`](../benchmarks/survey/rnn_faults.py)).
+{package}
 The other two columns are ours, in float64, with the same parameters and tokens, under the presets of [layers](layers.md): where
 atlas-rnn has the number of the package, our preset reproduces the fault. A percentage is a relative difference in the Frobenius
 norm; 0 stands for one below 1e-5, above the rounding of float32. What a document states is an erratum too.
 """
 
-RNN_ASKED = "The package, commit {version}, computes in float32 unless a row says otherwise."
+RNN_ASKED = "The package, commit {version}{kept}, computes in float32 unless a row says otherwise."
 
 RNN_ABSENT = "Its clone was not on the path (`PYTHONPATH`), so nothing was asked of it."
 
@@ -164,7 +172,7 @@ def page(data: Data) -> str:
     """The whole page."""
     rows = data["implementations"]
     parts = [
-        INTRODUCTION.format(name=data["set"]["name"]),
+        _introduction(data),
         CONVENTIONS,
         _table(CONVENTION_HEAD, [_convention(row) for row in rows]),
         CASES.format(**data["set"]),
@@ -188,8 +196,16 @@ def page(data: Data) -> str:
     return "\n".join(parts)
 
 
+def _introduction(data: Data) -> str:
+    parts = [data["rnn"], data["bracket"], data["chunks"], *data["implementations"]]
+    parts += [*data["deep"]["found"], *data["deep_faults"]]
+    kept = KEPT if any("kept" in part for part in parts) else ALL_ASKED
+    return INTRODUCTION.format(name=data["set"]["name"], date=data["date"], kept=kept)
+
+
 def _name(row: Data) -> str:
-    return " ".join(f"{row['package']} {row['version']}".split()) + f", {row['label']}"
+    words = " ".join(f"{row['package']} {row['version']}".split()) + f", {row['label']}"
+    return words + asked_on(row)
 
 
 def _convention(row: Data) -> tuple[str, ...]:
@@ -274,11 +290,12 @@ def _bracket(data: Data) -> str:
     version = next(
         (row["version"] for row in data["implementations"] if row["package"] == "fla-core"), ""
     )
-    return BRACKET.format(version=version, **data["bracket"])
+    return BRACKET.format(**{**data["bracket"], "version": version + asked_on(data["bracket"])})
 
 
 def _rnn(data: Data) -> list[str]:
-    package = RNN_ASKED.format(version=data["version"]) if data["version"] else RNN_ABSENT
+    said = {"version": data["version"], "kept": asked_on(data)}
+    package = RNN_ASKED.format(**said) if data["version"] else RNN_ABSENT
     names = ("fault", "measured", "package", "atlas-rnn", "causal", "by")
     lines = [tuple(row[name] for name in names) for row in data["rows"]]
     return [RNN.format(package=package), _table(RNN_HEAD, lines)]
@@ -299,7 +316,7 @@ def _chunks(data: Data) -> str:
         between = " to ".join(row["between"])
         start = (row["memory"], row["batch"], str(row["same"]))
         lines.append((*start, *exact, *counts, between, f"below {row['ours']}"))
-    words = CHUNKS.format(**data)
+    words = CHUNKS.format(**{**data, "version": data["version"] + asked_on(data)})
     return words + "\n" + _table(CHUNK_HEAD, lines)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.gate_axis import wide
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
@@ -57,6 +58,8 @@ def asked(case: Case, implementation: Any) -> Asked | None:
         "convention": _convention(case, implementation),
         "note": case.header.note,
     }
+    if wide({f"in/{name}": value for name, value in inputs.items()}):
+        header["gate_axis"] = "d_out"  # such gates of a case are of no other axis (GATES-15)
     why = implementation.refusal(header, inputs)
     return (
         Asked(None, why=why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import functools
 import hashlib
 import math
@@ -79,13 +80,14 @@ def survey(
     for entry in entries:
         tell(entry.implementation.label)
         rows.append(_entry(entry, cases))
-    data = {
+    data: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "set": {
             "name": cases.name,
             "cases": len(cases.cases),
             "refused": cases.refused,
             "sha256": cases.digest,
-        }
+        },
     }
     tell("memories of several layers")
     beside = {"deep": deep.found(), "deep_faults": deep_faults.found()}

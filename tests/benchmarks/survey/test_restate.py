@@ -68,6 +68,23 @@ def test_another_rule_is_no_question():
     assert asked(case("hebbian"), claim("delta")) is None
 
 
+@pytest.mark.parametrize("d_in", [3, 4])
+def test_gates_of_each_row_are_restated_with_their_axis(d_in):
+    """Where the memory is square, or cut to a square, their shape has two readings (GATES-15)."""
+    one = case(per_dimension_gates=True, d_in=d_in, d_out=3)
+    found = asked(one, claim(square=True, per_row=("retain", "step_size")))
+    assert found.why == ""
+    assert found.case.inputs["in/step_size"].shape == found.case.inputs["in/v"].shape
+    assert found.case.header.gate_axis == "d_out"
+    restated = asked(
+        one, claim(convention="fla-delta", square=True, per_row=("retain", "step_size"))
+    )
+    assert restated.why == ""
+    assert (OWN in restated.changes, restated.case.header.gate_axis) == (True, "d_out")
+    bare = asked(one, claim(convention="fla-delta", square=True))
+    assert (bare.why, bare.case.header.gate_axis) == ("", None)
+
+
 def test_states_are_transposed_with_the_layout():
     one = case()
     found = asked(one, claim(convention={"layout": "transposed"}))
