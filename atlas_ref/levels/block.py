@@ -183,7 +183,7 @@ def run(
         ValueError: parameters, tokens or a context that contradict the configuration.
     """
     T = x.shape[-2] if len(x.shape) == 3 else 0
-    _check_call(config, params, x, context, reset)
+    check_call(config, params, x, context, reset)
     schedule = context.conductor.schedule(T)
     starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
     states, reads = [], []
@@ -248,7 +248,12 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     return [weights[:, i : i + 1] for i in range(k)]
 
 
-def _check_call(config: Config, params: Params, x: Array, context: Context, reset: Any) -> None:
+def check_call(config: Config, params: Params, x: Array, context: Context, reset: Any) -> None:
+    """Refuse parameters, tokens or a context that contradict the configuration (CMS-1).
+
+    Raises:
+        ValueError: names what is wrong, what was found and what is needed.
+    """
     k = len(config.levels)
     if len(params.levels) != k or params.logits.shape != (k,):
         sizes = f"{len(params.levels)} levels and logits of shape {params.logits.shape}"

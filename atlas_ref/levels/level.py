@@ -175,14 +175,14 @@ def _document(
     tokens cost nothing.
     """
     always = bool(active.all())
-    sparse = not always and _memory_alone(level)
+    sparse = not always and memory_alone(level)
     tokens = Tokens(**projected, active=None if always else active)
     form, chunk = ("sequential", None) if sparse else (level.form, level.chunk)
     config = projection.of_computed(level.config)
     return forms.run(level.rule, config, tokens, state, form=form, chunk=chunk, phi=phi)
 
 
-def _memory_alone(level: Level) -> bool:
+def memory_alone(level: Level) -> bool:
     """Whether a frozen token changes only the window, so that all between writes read at once."""
     c = level.config.convention
     return (

@@ -1,40 +1,38 @@
-"""How blocks with levels stand in a stack: basic, sequential, independent, hybrid.
+"""How blocks with levels stand in a stack: basic, nested, sequential, independent, hybrid.
 
-Only their configurations are here; layers that run them come later. Specified in specs/cms.md
-(CMS-13).
+A nested stack has levels in its optimiser too. Specified in specs/cms.md (CMS-13, CMS-19).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from atlas_ref.levels import outer
 from atlas_ref.levels.block import Config
 from atlas_ref.levels.pulse import Conductor
+from atlas_ref.optim.groups import Optimiser
+from atlas_ref.optim.m3 import Config as M3
 from atlas_ref.types import Frozen
 
-Variant = Literal["basic", "sequential", "independent", "hybrid"]
+Variant = Literal["basic", "nested", "sequential", "independent", "hybrid"]
 
 
 class Stack(Frozen):
     """Blocks from the first to the deepest, and how their levels relate (CMS-13).
 
     Attributes:
-        variant: basic: one block. sequential: the number of levels does not decrease with depth.
-            independent: each block has periods of its own. hybrid: blocks with and without levels.
+        variant: basic: one block. nested: each block with levels has an M3. sequential: the number
+            of levels does not decrease with depth. independent: each block has periods of its own.
+            hybrid: blocks with and without levels.
         blocks: None for a block without levels.
+        optimisers: of a nested stack, the M3 of each block with levels; None for the others.
     """
 
     variant: Variant
     blocks: Annotated[tuple[Config | None, ...], Field(min_length=1)]
-
-    @field_validator("variant", mode="before")
-    @classmethod
-    def _known(cls, value: Any) -> Any:
-        if value == "nested":
-            raise ValueError("nested puts levels into the optimiser, which is not yet supported")
-        return value
+    optimisers: tuple[M3 | None, ...] = ()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -42,12 +40,15 @@ class Stack(Frozen):
             raise ValueError("blocks: d_model must be the same in all of them")
         problem = {
             "basic": self._basic,
+            "nested": self._nested,
             "sequential": self._sequential,
             "independent": self._independent,
             "hybrid": self._hybrid,
         }[self.variant]()
         if problem is not None:
             raise ValueError(f"blocks: {self.variant} {problem}")
+        if self.optimisers and self.variant != "nested":
+            raise ValueError(f"optimisers: belong to nested, this stack is {self.variant}")
         return self
 
     @property
@@ -59,6 +60,30 @@ class Stack(Frozen):
         """For each block the conductor of its levels; all count the same steps."""
         return tuple(None if block is None else block.conductor() for block in self.blocks)
 
+    def outer_loops(
+        self, *, logits: Optimiser | None = None, **settings: Any
+    ) -> tuple[outer.Config | None, ...]:
+        """For each block of a nested stack the outer loop that moves it (CMS-19).
+
+        Level l moves at its own period by the block's M3, whose scale i takes a gradient at every
+        f_i-th of these moves: once in p_l f_i outer steps.
+
+        Args:
+            logits: the optimiser of the logits; None where they stay.
+            settings: threshold and clip of the buffers (CMS-12).
+
+        Raises:
+            ValueError: a stack that is not nested, whose optimiser has no levels of its own.
+        """
+        if self.variant != "nested":
+            raise ValueError(f"variant: {self.variant}, nested alone has levels in its optimiser")
+        return tuple(
+            None
+            if block is None or own is None
+            else outer.configured(block, own, logits=logits, **settings)
+            for block, own in zip(self.blocks, self.optimisers, strict=True)
+        )
+
     def _basic(self) -> str | None:
         if len(self.blocks) != 1 or self.blocks[0] is None:
             return (
@@ -66,6 +91,19 @@ class Stack(Frozen):
                 "them with levels"
             )
         return None
+
+    def _nested(self) -> str | None:
+        if len(self.optimisers) != len(self.blocks):
+            return (
+                f"has an optimiser, or None, for each of {len(self.blocks)} blocks, found "
+                f"{len(self.optimisers)}"
+            )
+        for i, (block, own) in enumerate(zip(self.blocks, self.optimisers, strict=True)):
+            if (block is None) != (own is None):
+                return (
+                    f"has an M3 where it has levels and nowhere else, found otherwise in block {i}"
+                )
+        return self._one_clock() if self.with_levels else "has levels in some block, found none"
 
     def _sequential(self) -> str | None:
         if None in self.blocks:

@@ -6,7 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
+import tape
 from atlas_ref.levels import block as cms
+from atlas_ref.levels import learned
 from atlas_ref.levels.buffers import BufferWarning, add, buffers
 from atlas_ref.levels.level import Level
 from atlas_ref.levels.pulse import Conductor
@@ -90,3 +92,47 @@ def test_e_a29_a_pulse_per_token_is_another_schedule_than_one_per_call():
     assert relative(memory("token", 4)[0], token[0]) < 1e-12
     # only per token does the cut into calls not matter
     assert relative(memory("call", 4)[0], call[0]) > 0.5
+
+
+def _descended(bias: float, gradient, steps: int) -> float:
+    """The bias of a gate after steps of rate 1, given the gradient of the gate's value."""
+    for _ in range(steps):
+        gate = 1.0 / (1.0 + math.exp(-bias))
+        bias -= gradient(gate) * gate * (1.0 - gate)
+    return bias
+
+
+@pytest.mark.clause("E-P28")
+def test_e_p28_a_gate_that_raised_the_loss_opens():
+    def loss(bias: float) -> float:
+        return 0.5 / (1.0 + math.exp(-bias)) ** 2
+
+    assert loss(0.0) == 0.125
+    # read 1, y = gate: y_bar = gate, and the printed gradient of the gate is -y_bar * 1
+    assert round(loss(_descended(0.0, lambda gate: -gate, 100)), 3) == 0.488
+    assert round(loss(_descended(0.0, lambda gate: gate, 100)), 3) == 0.003
+    assert round(_descended(-1.0, lambda _: 0.01, 5000), 2) == -3.84  # against
+
+
+@pytest.mark.clause("E-P28", "CMS-21")
+def test_e_p28_a_read_is_not_the_difference_that_a_write_makes():
+    """Of one token: the frozen level reads its memory too, so that a write changes less than y."""
+    rule = delta.Config(d_in=2, d_out=2, d_model=2, convention={"gate": "none"})
+    own = cms.Config(levels=(Level(config=rule), Level(config=rule, period=2)))
+    params = learned.Params(block=cms.init(own, 0), W=np.zeros((2, 2)), b=np.array([0.0, 1.0]))
+    config, x = learned.Config(block=own), np.array([[[0.6, -0.8]]])
+    memories = [{"M": np.eye(2)[None, None]} for _ in range(2)]
+    context = learned.start(config, initial=memories)
+    bar = np.array([0.3, 0.7])
+
+    def loss(params, threshold=0.5):
+        _, y = learned.run(config.replaced(threshold=threshold), params, x, context)
+        return tape.ops.sum(y * bar)
+
+    got = tape.grad(loss)(params).b[1]
+    gate = 1.0 / (1.0 + math.exp(-1.0))
+    difference = loss(params) - loss(params, threshold=0.9)  # a gate of 0.73 writes, or does not
+    assert relative(got, difference * gate * (1.0 - gate)) < 1e-12
+    _, read = learned.run(config, params, x, context)
+    printed = -float(np.sum(read / 2 * bar)) * gate * (1.0 - gate)
+    assert abs(printed) > 5 * abs(got)
