@@ -29,7 +29,7 @@ TRIM_THRESHOLD, TRIM = -1, 2**30  # of glibc's mallopt: the free end of its heap
 MMAP_THRESHOLD = -3  # of glibc's mallopt: bytes from which a block has pages of its own
 
 
-def _keep_freed_pages(size: int) -> None:
+def keep_pages_of(size: int) -> None:
     """Let the allocator keep the pages of freed results, so that the next call does not fault in
     new ones.
 
@@ -47,7 +47,7 @@ def keep_freed_pages() -> None:
     By itself glibc keeps 64 MB at most, whatever was freed, and a step of training frees more.
     Workers of Dask are started with fixed thresholds, which no freed block raises (TRAIN-20).
     """
-    _keep_freed_pages(FREED)
+    keep_pages_of(FREED)
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -98,7 +98,7 @@ class Scratch(threading.local):
                     0,
                 )
                 if self.block.nbytes < size <= KEPT:
-                    _keep_freed_pages(size)
+                    keep_pages_of(size)
                     self.block = np.empty(size, np.uint8)
 
     @contextlib.contextmanager

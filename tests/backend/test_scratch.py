@@ -50,7 +50,7 @@ def faults(first: str, **environment: str) -> list[int]:
 def test_freed_pages_stay_with_the_process_however_many_there_are() -> None:
     """By itself glibc keeps 64 MB, and faults in the rest anew at each step."""
     kept = faults("scratch.keep_freed_pages()")
-    trimmed = faults("scratch._keep_freed_pages(scratch.FREED)")
+    trimmed = faults("scratch.keep_pages_of(scratch.FREED)")
     assert max(kept[1:]) < 100 < kept[0]
     if min(trimmed[1:]) < 100:
         pytest.skip("this allocator keeps what is freed by itself")
@@ -60,7 +60,7 @@ def test_freed_pages_stay_with_the_process_however_many_there_are() -> None:
 def test_freed_pages_stay_with_a_worker_whose_thresholds_dask_has_fixed() -> None:
     fixed = {"MALLOC_TRIM_THRESHOLD_": "65536"}
     kept = faults("scratch.keep_freed_pages()", **fixed)
-    trimmed = faults("scratch._keep_freed_pages(scratch.FREED)", **fixed)
+    trimmed = faults("scratch.keep_pages_of(scratch.FREED)", **fixed)
     assert max(kept[1:]) < 100 < kept[0]
     if min(trimmed[1:]) < 100:
         pytest.skip("this allocator keeps what is freed by itself")

@@ -8,7 +8,7 @@ Specified in specs/exact.md (EXACT-21).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,8 @@ class How(NamedTuple):
 class LowRankRows(NamedTuple):
     """R rows of a memory of diagonal plus low rank.
 
-    Gates, keys and vectors of erases (R, d), values (R blocks, lanes), queries (T, d).
+    Gates, keys and vectors of erases (R, d), the last (0, d) where nothing is erased, values
+    (R blocks, lanes), queries (T, d).
     """
 
     retain: Array
@@ -104,34 +105,44 @@ class LowRankHow(NamedTuple):
     """Settings of the loop over such rows.
 
     Attributes:
-        block, blocks: the block of columns, and how many a memory has.
+        blocks: blocks of columns that a memory has.
         steps: rows of a token, after whose last it reads; 0 where it reads before its one row.
-        segment: rows between two states that are kept; 0 where no backward follows.
+        segment: rows that all blocks take one after another, which is when a state is kept.
+        keeps: whether a backward follows.
+        before_error: whether an erase reads the memory after the decay of its row.
+        query_scale: factor of the reads, a number of the dtype of the rows.
     """
 
-    block: int
     blocks: int
     steps: int
     segment: int
+    keeps: bool
+    before_error: bool
+    query_scale: Any
 
 
 class LowRankRoom(NamedTuple):
-    """Work space of the backward over such rows.
+    """Work space over such rows.
 
-    States (segment + 1, d, lanes); keys (d,) of zeros, and of ones; a row for what is not used.
+    Vectors (blocks, lanes) between two segments; states (segment + 1, d, lanes) of a backward; keys
+    (d,) of zeros, and of ones; a row for what an erase reads, and one for what is not used.
     """
 
+    between: Array
     memories: Array
     no_key: Array
     ones: Array
+    reads: Array
     unused: Array
 
     @classmethod
-    def of(cls, segment: int, state: Array) -> LowRankRoom:
-        """Room for a state (d, lanes)."""
-        d = len(state)
-        no_key, ones = np.zeros(d, state.dtype), np.ones(d, state.dtype)
+    def of(cls, segment: int, states: Array) -> LowRankRoom:
+        """Room for states (blocks, d, lanes); segment 0 for a forward."""
+        (blocks, d, lanes), kind = states.shape, states.dtype
+        no_key, ones = np.zeros(d, kind), np.ones(d, kind)
         for each in (no_key, ones):
             each.flags.writeable = False
-        memories = np.zeros((segment + 1, *state.shape), state.dtype)
-        return cls(memories, no_key, ones, np.zeros(d, state.dtype))
+        between = np.zeros((blocks, lanes), kind)
+        memories = np.zeros((segment + 1 if segment else 0, d, lanes), kind)
+        reads, unused = np.zeros((2, d), kind)
+        return cls(between, memories, no_key, ones, reads, unused)

@@ -7,6 +7,7 @@ kept what each row erases and a state each `SEGMENT` rows. Specified in specs/dp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 
 from atlas_ref.backend import compiled
 from atlas_ref.backend.compiled import SUM_BYTES
+from atlas_ref.backend.scratch import keep_pages_of
 from atlas_ref.backend.threads import in_threads, processors, slices
 from atlas_ref.engine.compiled.arguments import LowRankHow, LowRankRoom, LowRankRows
 from atlas_ref.engine.compiled.blocks import (
@@ -34,6 +36,20 @@ Plain = Callable[..., tuple[Array, Array]]
 KEYED = ("retain", "keys", "erase_reads", "erase_writes", "queries")
 
 
+class Settings(NamedTuple):
+    """Settings of all rows of a sequence.
+
+    Attributes:
+        steps: rows of a token, after whose last it reads; 0 where it reads before its one row.
+        before_error: whether an erase reads the memory after the decay of its row.
+        query_scale: factor of the reads.
+    """
+
+    steps: int
+    before_error: bool = False
+    query_scale: float = 1.0
+
+
 class Kept(NamedTuple):
     """What the backward needs: the arguments, u of each row, and states by memory and block."""
 
@@ -47,24 +63,25 @@ def takes(*arrays: Array, work: int) -> bool:
     return fits(*arrays, work=work)
 
 
-def block(steps: int, plain: Plain) -> Plain:
+def block(settings: Settings, plain: Plain) -> Plain:
     """A sequence as one function with a backward of its own (DPLR-17).
 
     Args:
-        steps: rows of a token, after whose last it reads; 0 where it reads before its one row.
+        settings: of all rows.
         plain: the plain twin, also for second derivatives, and where a result is not finite.
 
     Returns:
         gates, keys, erase_reads, erase_writes (L, R, d), values (L, R, o), queries (L, T, d) and
-        M (L, o, d) -> y (L, T, o), M. L are any leading axes, at least one.
+        M (L, o, d) -> y (L, T, o), M. L are any leading axes. Vectors of erases have shape
+        (L, 0, d) where nothing is erased.
     """
 
     def value(*arrays: Array) -> tuple[Array, Array]:
-        result = _run(steps, _flat(arrays), keeps=False)
+        result = _run(settings, _flat(arrays), keeps=False)
         return plain(*arrays) if result is None else _shaped(result[0], arrays)
 
     def forward(*arrays: Array) -> tuple[tuple[Array, Array], Any]:
-        result = _run(steps, _flat(arrays), keeps=True)
+        result = _run(settings, _flat(arrays), keeps=True)
         if result is None:
             (y, M), pullback = vjp(plain, *arrays)
             return (y, M), (pullback, y, M, arrays)
@@ -78,7 +95,7 @@ def block(steps: int, plain: Plain) -> Plain:
             for x, bar in zip(outputs, of_outputs, strict=True)
         ]
         if isinstance(how, Kept):
-            own = _backward(steps, how, *_flat(tuple(bars)))
+            own = _backward(settings, how, *_flat(tuple(bars)))
             if own is not None:
                 return [x.reshape(like.shape) for x, like in zip(own, arrays, strict=True)]
             how = vjp(plain, *arrays)[1]
@@ -96,7 +113,7 @@ def _shaped(outputs: tuple[Array, Array], arrays: tuple[Array, ...]) -> tuple[Ar
 
 
 def _run(
-    steps: int, arrays: tuple[Array, ...], *, keeps: bool
+    settings: Settings, arrays: tuple[Array, ...], *, keeps: bool
 ) -> tuple[tuple[Array, Array], Kept | None] | None:
     """Reads and the last memory, and what the backward needs (DPLR-17).
 
@@ -109,42 +126,40 @@ def _run(
     (B, R, d), T, o = arrays[1].shape, arrays[5].shape[1], arrays[4].shape[-1]
     blocks, lanes = M.shape[1], M.shape[-1]
     y = np.empty((B, T * blocks, lanes), M.dtype)
-    found = np.empty((B, R * blocks * keeps, lanes), M.dtype)
+    erases = keeps and arrays[2].shape[1] > 0
+    found = np.empty((B, R * blocks * erases, lanes), M.dtype)
     memories = np.empty((B, blocks, -(-R // SEGMENT) * keeps, *M.shape[2:]), M.dtype)
-    no_key = read_only(np.zeros(M.shape[2], M.dtype))
+    how = _how(settings, M, keeps=keeps)
 
-    def of_memory(b: int) -> None:
-        for block in range(blocks):
-            how = LowRankHow(block, blocks, steps, SEGMENT if keeps else 0)
-            own = M[b, block], y[b], found[b], memories[b, block]
-            loop(LowRankRows(*(x[b] for x in rows)), how, *own, no_key)
+    def of_memory(b: int, room: LowRankRoom) -> None:
+        own = M[b], y[b], found[b], memories[b]
+        loop(LowRankRows(*(x[b] for x in rows)), how, *own, room)
 
-    _each_memory([partial(of_memory, b) for b in range(B)], R * B * d * o)
+    _each_memory(of_memory, B, partial(LowRankRoom.of, 0, M[0]), R * B * d * o)
     if not (np.isfinite(M).all() and np.isfinite(y).all()):
         return None
     outputs = rows_back(y, T, o), states_back(M, d, o)
     return outputs, Kept(arrays, found, memories) if keeps else None
 
 
-def _backward(steps: int, kept: Kept, dy: Array, dM: Array) -> list[Array] | None:
+def _backward(settings: Settings, kept: Kept, dy: Array, dM: Array) -> list[Array] | None:
     """Cotangents of the arguments from those of the results (DPLR-17); None as in `_run`."""
     rows, of_M = _packed(kept.arrays), states_of_blocks(dM)
     loop = compiled.loop("atlas_ref.engine.compiled.low_rank_loop_backward", of_M.dtype)
     if loop is None:
         return None
     (B, R, d), o = kept.arrays[1].shape, dy.shape[-1]
-    blocks, dy = of_M.shape[1], read_only(rows_of_blocks(dy))
+    how, dy = _how(settings, of_M, keeps=True), read_only(rows_of_blocks(dy))
+    kept_bytes = kept.found.nbytes + kept.memories.nbytes
+    keep_pages_of(sum(x.nbytes for x in rows) + kept_bytes)
     of_rows = LowRankRows(*map(np.zeros_like, rows))
 
-    def of_memory(b: int) -> None:
-        room = LowRankRoom.of(SEGMENT, of_M[b, 0])
-        for block in range(blocks):
-            how = LowRankHow(block, blocks, steps, SEGMENT)
-            own = kept.found[b], kept.memories[b, block], dy[b], of_M[b, block]
-            into = LowRankRows(*(x[b] for x in of_rows))
-            loop(LowRankRows(*(x[b] for x in rows)), how, *own, into, room)
+    def of_memory(b: int, room: LowRankRoom) -> None:
+        own = kept.found[b], kept.memories[b], dy[b], of_M[b]
+        into = LowRankRows(*(x[b] for x in of_rows))
+        loop(LowRankRows(*(x[b] for x in rows)), how, *own, into, room)
 
-    _each_memory([partial(of_memory, b) for b in range(B)], R * B * d * o)
+    _each_memory(of_memory, B, partial(LowRankRoom.of, SEGMENT, of_M[0]), R * B * d * o)
     if not all(np.isfinite(x).all() for x in (*of_rows, of_M)):
         return None
     keyed = {name: np.ascontiguousarray(getattr(of_rows, name)[..., :d]) for name in KEYED}
@@ -154,15 +169,27 @@ def _backward(steps: int, kept: Kept, dy: Array, dM: Array) -> list[Array] | Non
     ]
 
 
-def _each_memory(work: list[Callable[[], None]], size: int) -> None:
-    """Run the work of each memory, on several threads where that pays."""
+def _how(settings: Settings, states: Array, *, keeps: bool) -> LowRankHow:
+    """Settings of the loop, for states (B, blocks, d, lanes)."""
+    scale = states.dtype.type(settings.query_scale)
+    return LowRankHow(states.shape[1], settings.steps, SEGMENT, keeps, settings.before_error, scale)
+
+
+def _each_memory(
+    work: Callable[[int, LowRankRoom], None],
+    count: int,
+    room_of: Callable[[], LowRankRoom],
+    size: int,
+) -> None:
+    """Run the work of each memory, on several threads where that pays; each has room of its own."""
 
     def share(part: slice) -> None:
-        for each in work[part]:
-            each()
+        room = room_of()
+        for b in range(part.start, part.stop):
+            work(b, room)
 
-    count = min(processors(), len(work)) if size >= THREAD_WORK else 1
-    in_threads([partial(share, part) for part in slices(len(work), count)])
+    threads = min(processors(), count) if size >= THREAD_WORK else 1
+    in_threads([partial(share, part) for part in slices(count, threads)])
 
 
 def _packed(arrays: tuple[Array, ...]) -> LowRankRows:
@@ -175,6 +202,6 @@ def _packed(arrays: tuple[Array, ...]) -> LowRankRows:
 
 def _flat(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """The arguments in their common dtype, with one leading axis."""
-    kind = np.result_type(*arrays)
-    flat = (x.reshape(-1, *x.shape[-2:]) for x in arrays)
+    kind, memories = np.result_type(*arrays), math.prod(arrays[-1].shape[:-2])
+    flat = (x.reshape(memories, *x.shape[-2:]) for x in arrays)
     return tuple(x if x.dtype == kind else x.astype(kind) for x in flat)

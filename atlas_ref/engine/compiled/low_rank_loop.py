@@ -1,10 +1,11 @@
 """The loop over the rows of a memory of diagonal plus low rank, compiled; plain twin:
 `atlas_ref.forms.dplr.scan`.
 
-    u_r = -M_{r-1} a_r,      M_r = M_{r-1} diag(w_r) + u_r b_r^T + v_r k_r^T,      y = M q
+    u_r = -M_{r-1} a_r,      M_r = M_{r-1} diag(w_r) + u_r b_r^T + v_r k_r^T,      y = s M q
 
-The state is transposed, a row for an entry of the key, and one pass over it writes, reads, and finds
-what the next row erases. Specified in specs/dplr.md (DPLR-17).
+w_r a_r stands in place of a_r where the erase reads the memory after the decay. The state is
+transposed, a row for an entry of the key, and one pass over it writes, reads, and finds what the
+next row erases. Specified in specs/dplr.md (DPLR-17).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numba import types
 
 from atlas_ref.backend.compiled.lanes import compiled, load, on_disk, store, zeros
 from atlas_ref.engine.compiled.arguments import LowRankHow as How
+from atlas_ref.engine.compiled.arguments import LowRankRoom as Room
 from atlas_ref.engine.compiled.arguments import LowRankRows as Rows
 from atlas_ref.engine.compiled.columns import copy, product
 from atlas_ref.types import Array
@@ -25,9 +27,8 @@ def compiled_for(kind: Any) -> Any:
     """The loop for a dtype."""
     number = numba.from_dtype(kind)
     rows, how, states = types_of(kind)
-    own = types.Array(number, 2, "C")
-    no_key = types.Array(number, 1, "C", readonly=True)
-    return on_disk(forward, (rows, how, own, own, own, states, no_key))
+    own, kept = types.Array(number, 2, "C"), types.Array(number, 4, "C")
+    return on_disk(forward, (rows, how, states, own, own, kept, room_of(kind)))
 
 
 def types_of(kind: Any, *, readonly: bool = True) -> tuple[Any, Any, Any]:
@@ -36,8 +37,18 @@ def types_of(kind: Any, *, readonly: bool = True) -> tuple[Any, Any, Any]:
     each = types.Array(number, 2, "C", readonly=readonly)
     # which Numba, a library without types, has no annotations for
     rows = types.NamedUniTuple(each, len(Rows._fields), Rows)  # type: ignore[no-untyped-call]
-    how = types.NamedUniTuple(types.intp, len(How._fields), How)  # type: ignore[no-untyped-call]
+    settings = (*[types.intp] * 3, types.boolean, types.boolean, number)
+    how = types.NamedTuple(settings, How)  # type: ignore[no-untyped-call]
     return rows, how, types.Array(number, 3, "C")
+
+
+def room_of(kind: Any) -> Any:
+    """Numba's type of the work space."""
+    number = numba.from_dtype(kind)
+    fixed, own = (types.Array(number, 1, "C", readonly=readonly) for readonly in (True, False))
+    rows, states = types.Array(number, 2, "C"), types.Array(number, 3, "C")
+    # which Numba, a library without types, has no annotations for
+    return types.NamedTuple((rows, states, fixed, fixed, own, own), Room)  # type: ignore[no-untyped-call]
 
 
 @compiled
@@ -46,6 +57,20 @@ def reader_of(r: int, how: How, T: int) -> int:
     if how.steps == 0:
         return r + 1 if r + 1 < T else -1
     return r // how.steps if r >= 0 and (r + 1) % how.steps == 0 else -1
+
+
+@compiled
+def set_reads(rows: Rows, how: How, r: int, out: Array) -> None:
+    """What the erase of row r reads of the memory before it, zeros for none, into out."""
+    if r >= len(rows.erase_reads):
+        for i in range(len(out)):
+            out[i] = 0
+    elif how.before_error:
+        for i in range(len(out)):
+            out[i] = rows.retain[r, i] * rows.erase_reads[r, i]
+    else:
+        for i in range(len(out)):
+            out[i] = rows.erase_reads[r, i]
 
 
 @compiled
@@ -62,32 +87,47 @@ def write(
     return y, found
 
 
-def forward(
-    rows: Rows, how: How, M: Array, y: Array, found: Array, memories: Array, no_key: Array
+@compiled
+def segment_of(
+    rows: Rows, how: How, block: int, first: int, M: Array, y: Array, found: Array, room: Room
 ) -> None:
-    """Run a block of columns over all rows (DPLR-17).
+    """The rows of a segment, of one block of columns."""
+    R, T, s = len(rows.keys), len(rows.queries), how.query_scale
+    set_reads(rows, how, first, room.reads)
+    if first == 0:
+        u = zeros(M) - product(M, room.reads)
+        if how.steps == 0:
+            store(y, block, s * product(M, rows.queries[0]))
+    else:
+        u = load(room.between, block)
+    for r in range(first, min(first + how.segment, R)):
+        place = how.blocks * r + block
+        if len(found):
+            store(found, place, u)
+        reader = reader_of(r, how, T)
+        q = rows.queries[reader] if reader >= 0 else room.no_key
+        b = rows.erase_writes[r] if len(rows.erase_writes) else room.no_key
+        set_reads(rows, how, r + 1, room.reads)
+        v = load(rows.values, place)
+        read, u = write(M, rows.retain[r], b, u, rows.keys[r], v, q, room.reads)
+        if reader >= 0:
+            store(y, how.blocks * reader + block, s * read)
+    store(room.between, block, u)
+
+
+def forward(
+    rows: Rows, how: How, M: Array, y: Array, found: Array, memories: Array, room: Room
+) -> None:
+    """Run a memory over all rows, segment by segment, so that its rows stay in the cache (DPLR-17).
 
     Args:
-        M (d, lanes): transposed; overwritten by that at the end.
+        M (blocks, d, lanes): transposed; overwritten by that at the end.
         y (T blocks, lanes): the reads.
-        found (R blocks, lanes), memories (segments, d, lanes): u of each row, and the state before
-            each segment, for a backward; else empty.
-        no_key (d,): zeros.
+        found (R blocks, lanes), memories (blocks, segments, d, lanes): u of each row, and the state
+            before each segment, for a backward; else empty. Without an erase there is no u.
     """
-    R, T = len(rows.keys), len(rows.queries)
-    u = zeros(M) - product(M, rows.erase_reads[0])
-    if how.steps == 0:
-        store(y, how.block, product(M, rows.queries[0]))
-    for r in range(R):
-        place = how.blocks * r + how.block
-        if how.segment > 0:
-            store(found, place, u)
-            if r % how.segment == 0:
-                copy(M, memories[r // how.segment])
-        reader = reader_of(r, how, T)
-        q = rows.queries[reader] if reader >= 0 else no_key
-        a = rows.erase_reads[r + 1] if r + 1 < R else no_key
-        v = load(rows.values, place)
-        read, u = write(M, rows.retain[r], rows.erase_writes[r], u, rows.keys[r], v, q, a)
-        if reader >= 0:
-            store(y, how.blocks * reader + how.block, read)
+    for first in range(0, len(rows.keys), how.segment):
+        for block in range(how.blocks):
+            if how.keeps:
+                copy(M[block], memories[block, first // how.segment])
+            segment_of(rows, how, block, first, M[block], y, found, room)

@@ -24,7 +24,7 @@ from atlas_ref.engine.compiled.arguments import LowRankHow as How
 from atlas_ref.engine.compiled.arguments import LowRankRoom as Room
 from atlas_ref.engine.compiled.arguments import LowRankRows as Rows
 from atlas_ref.engine.compiled.columns import add_two_sums, copy
-from atlas_ref.engine.compiled.low_rank_loop import reader_of, types_of
+from atlas_ref.engine.compiled.low_rank_loop import reader_of, room_of, set_reads, types_of
 from atlas_ref.types import Array
 
 
@@ -33,25 +33,36 @@ def compiled_for(kind: Any) -> Any:
     number = numba.from_dtype(kind)
     rows, how, states = types_of(kind)
     of_rows, _, _ = types_of(kind, readonly=False)
-    own = types.Array(number, 2, "C")
+    own, kept = types.Array(number, 2, "C"), types.Array(number, 4, "C")
     dy = types.Array(number, 2, "C", readonly=True)
-    fixed, unused = (types.Array(number, 1, "C", readonly=yes) for yes in (True, False))
-    # which Numba, a library without types, has no annotations for
-    room = types.NamedTuple((states, fixed, fixed, unused), Room)  # type: ignore[no-untyped-call]
-    return on_disk(backward, (rows, how, own, states, dy, own, of_rows, room))
+    return on_disk(backward, (rows, how, own, kept, dy, states, of_rows, room_of(kind)))
+
+
+@compiled
+def found_at(found: Array, place: int) -> Any:
+    """u of a row, 0 without an erase."""
+    return load(found, place) if len(found) else zeros(found)
 
 
 @compiled
 def recompute(
-    rows: Rows, how: How, found: Array, memories: Array, first: int, last: int, room: Array
+    rows: Rows,
+    how: How,
+    block: int,
+    found: Array,
+    memory: Array,
+    first: int,
+    last: int,
+    room: Room,
 ) -> None:
-    """The states before and after each row of a segment."""
-    copy(memories[first // how.segment], room[0])
-    for r in range(first, last):
-        place = how.blocks * r + how.block
-        before, after = room[r - first], room[r - first + 1]
-        w, b, k = rows.retain[r], rows.erase_writes[r], rows.keys[r]
-        u, v = load(found, place), load(rows.values, place)
+    """The states before and after each of the rows `first` to `last`."""
+    copy(memory, room.memories[0])
+    for r in range(first, last + 1):
+        place = how.blocks * r + block
+        before, after = room.memories[r - first], room.memories[r - first + 1]
+        w, k = rows.retain[r], rows.keys[r]
+        b = rows.erase_writes[r] if len(rows.erase_writes) else room.no_key
+        u, v = found_at(found, place), load(rows.values, place)
         for i in range(before.shape[0]):
             store(after, i, w[i] * load(before, i) + b[i] * u + k[i] * v)
 
@@ -77,6 +88,80 @@ def add_products(dM: Array, v: Any, dk: Array, u: Any, db: Array, before: Array,
         add_sums_and_products(dM, i, v, dk, u, db, before, dw)
 
 
+@compiled
+def through_decay(rows: Rows, r: int, of_rows: Rows) -> None:
+    """Cotangents of w and a from that of w a, which stands in the place of that of a."""
+    w, a, dw, da = rows.retain[r], rows.erase_reads[r], of_rows.retain[r], of_rows.erase_reads[r]
+    for i in range(len(w)):
+        dw[i] += a[i] * da[i]
+        da[i] *= w[i]
+
+
+@compiled
+def segment_back(
+    rows: Rows,
+    how: How,
+    block: int,
+    first: int,
+    last: int,
+    found: Array,
+    dy: Array,
+    dM: Array,
+    of_rows: Rows,
+    room: Room,
+) -> None:
+    """Cotangents through rows `first` to `last` of one block, and what is asked after each."""
+    R, T, s = len(rows.keys), len(rows.queries), how.query_scale
+    erases = len(rows.erase_reads) > 0
+    decays = erases and how.before_error and block == how.blocks - 1  # that of w a is whole
+    z, nothing, a = load(room.between, block), zeros(dM), room.reads
+    for r in range(last, first - 1, -1):  # through what is asked of the memory after row r, then it
+        now = room.memories[r - first + 1]
+        q, g, dq = room.no_key, nothing, room.unused
+        reader = reader_of(r, how, T)
+        if reader >= 0:
+            q, g = rows.queries[reader], s * load(dy, how.blocks * reader + block)
+            dq = of_rows.queries[reader]
+        w = rows.retain[r + 1] if r + 1 < R else room.ones
+        da = of_rows.erase_reads[r + 1] if erases and r + 1 < R else room.unused
+        set_reads(rows, how, r + 1, a)
+        add_two_sums(now, z, da, g, dq)
+        if decays and r + 1 < R:
+            through_decay(rows, r + 1, of_rows)
+        place = how.blocks * r + block
+        b = rows.erase_writes[r] if erases else room.no_key
+        dv, z = step_back(dM, w, a, z, q, g, rows.keys[r], b)
+        store(of_rows.values, place, dv)
+        u, v = found_at(found, place), load(rows.values, place)
+        dk, dw = of_rows.keys[r], of_rows.retain[r]
+        db = of_rows.erase_writes[r] if erases else room.unused
+        add_products(dM, v, dk, u, db, room.memories[r - first], dw)
+    store(room.between, block, z)
+
+
+@compiled
+def through_first(
+    rows: Rows,
+    how: How,
+    block: int,
+    M: Array,
+    dy: Array,
+    dM: Array,
+    of_rows: Rows,
+    room: Room,
+) -> None:
+    """Cotangents through what is asked of the memory before the first row, to that memory."""
+    z, g, q, dq = load(room.between, block), zeros(dM), room.no_key, room.unused
+    if how.steps == 0:
+        q, g, dq = rows.queries[0], how.query_scale * load(dy, block), of_rows.queries[0]
+    erases = len(rows.erase_reads) > 0
+    add_two_sums(M, z, of_rows.erase_reads[0] if erases else room.unused, g, dq)
+    if erases and how.before_error and block == how.blocks - 1:
+        through_decay(rows, 0, of_rows)
+    set_reads(rows, how, 0, room.reads)
+    step_back(dM, rows.retain[0], room.reads, z, q, g, room.no_key, room.no_key)
+
+
 def backward(
     rows: Rows,
     how: How,
@@ -92,30 +177,16 @@ def backward(
     Args:
         found, memories: as `forward` kept them.
         dy (T blocks, lanes): cotangents of the reads.
-        dM (d, lanes): cotangent of the last memory; overwritten by that of the first.
+        dM (blocks, d, lanes): cotangent of the last memory; overwritten by that of the first.
         of_rows: zeros at first; added to, but for values.
     """
-    R, T = len(rows.keys), len(rows.queries)
-    z, nothing = zeros(dM), zeros(dM)
-    w, a, da = room.ones, room.no_key, room.unused
-    for r in range(R - 1, -2, -1):  # through what is asked of the memory after row r, then row r
-        n = r % how.segment
-        if r >= 0 and (n == how.segment - 1 or r == R - 1):
-            recompute(rows, how, found, memories, r - n, r + 1, room.memories)
-        now = room.memories[n + 1] if r >= 0 else memories[0]
-        q, g, dq = room.no_key, nothing, room.unused
-        reader = reader_of(r, how, T)
-        if reader >= 0:
-            q, g = rows.queries[reader], load(dy, how.blocks * reader + how.block)
-            dq = of_rows.queries[reader]
-        add_two_sums(now, z, da, g, dq)
-        if r < 0:
-            step_back(dM, w, a, z, q, g, room.no_key, room.no_key)
-        else:
-            place = how.blocks * r + how.block
-            dv, dz = step_back(dM, w, a, z, q, g, rows.keys[r], rows.erase_writes[r])
-            store(of_rows.values, place, dv)
-            u, v = load(found, place), load(rows.values, place)
-            dk, db, dw = of_rows.keys[r], of_rows.erase_writes[r], of_rows.retain[r]
-            add_products(dM, v, dk, u, db, room.memories[n], dw)
-            w, a, da, z = rows.retain[r], rows.erase_reads[r], of_rows.erase_reads[r], dz
+    for block in range(how.blocks):
+        store(room.between, block, zeros(room.between))
+    R = len(rows.keys)
+    for segment in range((R - 1) // how.segment, -1, -1):
+        first, last = segment * how.segment, min((segment + 1) * how.segment, R) - 1
+        for block in range(how.blocks):
+            recompute(rows, how, block, found, memories[block, segment], first, last, room)
+            segment_back(rows, how, block, first, last, found, dy, dM[block], of_rows, room)
+    for block in range(how.blocks):
+        through_first(rows, how, block, memories[block, 0], dy, dM[block], of_rows, room)

@@ -33,7 +33,7 @@ def run(
     Returns:
         state after the last token, y (L, T, d_out).
     """
-    size, every = chunk or CHUNK, rows(config, tokens)
+    size, every = chunk or CHUNK, rows(config, tokens).without_settings()
     M, reads = state.M, []
     for first, last in packed(tokens.reset, tokens.q.shape[-2]):
         M = state.M  # which is the memory before the first token too

@@ -28,6 +28,8 @@ class Rows(NamedTuple):
         q (L, T, d_in): queries.
         steps: n, rows of a token; its query reads after the last.
         before: whether it reads before its row instead.
+        before_error: whether an erase reads the memory after the decay of its row instead.
+        query_scale: factor of the reads.
     """
 
     retain: Array
@@ -38,6 +40,8 @@ class Rows(NamedTuple):
     q: Array
     steps: int
     before: bool
+    before_error: bool
+    query_scale: float
 
     def of(self, first: int, last: int) -> Rows:
         """The rows of tokens first to last."""
@@ -51,9 +55,18 @@ class Rows(NamedTuple):
         }
         return self._replace(**cut, q=self.q[..., first:last, :])
 
+    def without_settings(self) -> Rows:
+        """The same by vectors alone: the gate in what an erase reads, the scale in the queries."""
+        a, q = self.erase_read, self.q
+        if a is not None and self.before_error:
+            a = self.retain * a
+        if self.query_scale != 1:
+            q = q * self.query_scale
+        return self._replace(erase_read=a, q=q, before_error=False, query_scale=1.0)
+
 
 def rows(config: dplr.Config, tokens: dplr.Tokens) -> Rows:
-    """Rows of tokens: an inactive one has gate 1 and zeros, a query has the scale (DPLR-12)."""
+    """Rows of tokens: an inactive one has gate 1 and zeros (DPLR-12)."""
     n, T = config.steps, tokens.q.shape[-2]
     retain = _gates(tokens)
     if n > 1:
@@ -67,11 +80,9 @@ def rows(config: dplr.Config, tokens: dplr.Tokens) -> Rows:
         own = np.repeat(np.asarray(tokens.active), n)[:, None]
         retain = ops.where(own, retain, 1.0)
         v, a, b = (None if x is None else ops.where(own, x, 0.0) for x in (v, a, b))
-    if a is not None and config.decay == "before_error":
-        a = retain * a
-    if config.query_scale != 1:
-        q = q * config.d_in**-0.5
-    return Rows(retain, k, v, a, b, q, n, tokens.bonus is not None)
+    scale = 1.0 if config.query_scale == 1 else config.d_in**-0.5
+    before, before_error = tokens.bonus is not None, config.decay == "before_error"
+    return Rows(retain, k, v, a, b, q, n, before, before_error, scale)
 
 
 def with_bonus(tokens: dplr.Tokens, own: Rows, y: Array) -> Array:
@@ -79,7 +90,8 @@ def with_bonus(tokens: dplr.Tokens, own: Rows, y: Array) -> Array:
     if tokens.bonus is None:
         return y
     bonus = ops.expand_dims(tokens.bonus, -2)
-    return y + own.v * ops.sum(bonus * own.k * own.q, axis=-1, keepdims=True)
+    seen = ops.sum(bonus * own.k * own.q, axis=-1, keepdims=True)
+    return y + own.v * (seen if own.query_scale == 1 else seen * own.query_scale)
 
 
 def packed(reset: Any, T: int) -> Iterator[tuple[int, int]]:

@@ -236,7 +236,7 @@ def test_the_loss_of_a_sure_prediction_keeps_its_relative_precision() -> None:
 def test_a_model_lets_the_allocator_keep_what_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a process; without it a step faults in all of its memory anew."""
     freed: list[int] = []
-    monkeypatch.setattr(scratch, "_keep_freed_pages", freed.append)
+    monkeypatch.setattr(scratch, "keep_pages_of", freed.append)
     scratch.keep_freed_pages.cache_clear()
     config = language_model.Config(
         vocabulary=3,
