@@ -1,8 +1,10 @@
-"""The forms of dplr beside gated delta, the same sizes in one process, and fla-core's KDA beside them.
+"""The forms of dplr beside gated delta, the same sizes in one process, and fla-core's references beside
+them.
 
 A sample is divided by its neighbours, gated delta's, on one processor by the wall; both go through
-the same checks. fla-core's reference of KDA in chunks has a process of its own, with as many threads as
-there are processors. It has none of GLA in chunks.
+the same checks. fla-core's references have a process of their own, with as many threads as there are
+processors: KDA in chunks, GLA token by token, since it has no chunks of that, and in chunks GLA with
+one gate for all channels (simple GLA).
 """
 
 from __future__ import annotations
@@ -37,15 +39,25 @@ SAMPLE = 0.03  # seconds of one sample: short work is repeated
 SIZES = ((8, 64, 1024), (4, 128, 1024))
 GATED_DELTA = 1.3  # of its time, at most, in the form scan
 SAMPLES = {"scan": 9, "chunk": 2}
-PEERS: tuple[tuple[str, str, int | None], ...] = (("KDA", "fla kda", 64),)
+#: Member, form and size of each row.
+ROWS = (
+    *(("KDA", "scan", sizes) for sizes in SIZES),
+    ("GLA", "scan", SIZES[0]),
+    ("KDA", "chunk", SIZES[0]),
+)
+#: Member, name of a reference, and tokens of its chunk; None for one token by token.
+PEERS: tuple[tuple[str, str, int | None], ...] = (
+    ("KDA", "fla kda", 64),
+    ("GLA", "fla gla", None),
+    ("simple GLA", "fla simple gla", 64),
+)
 
 
 def report() -> Report:
     """A row of each form, size and kind, and of each reference of fla-core."""
     rows = [
-        _beside_gated_delta(form, sizes, kind)
-        for form in ("scan", "chunk")
-        for sizes in SIZES[: 1 if form == "chunk" else None]
+        _beside_gated_delta(member, form, sizes, kind)
+        for member, form, sizes in ROWS
         for kind in KINDS
     ]
     with Process() as process:
@@ -59,7 +71,11 @@ def report() -> Report:
 
 @functools.cache
 def drawn(member: str, heads: int, d: int, tokens: int, dtype: Any = np.float32) -> Arrays:
-    """Tokens as gated delta's are drawn, with a gate of each key channel about sigmoid(3)."""
+    """Tokens as gated delta's are drawn, with a gate of each key channel about sigmoid(3).
+
+    Args:
+        member: KDA; GLA, which erases nothing; simple GLA, whose gate is gated delta's.
+    """
     gated = memories.sized(memories.FLA_GATED_DELTA, d)
     x = memories.sequence(gated, tokens, np.float32, heads)
     noise = np.random.default_rng(2).standard_normal(x["k"].shape, np.float32)
@@ -67,6 +83,8 @@ def drawn(member: str, heads: int, d: int, tokens: int, dtype: Any = np.float32)
     arrays = {"k": x["k"], "v": x["v"], "q": x["q"], "retain": 1 / (1 + np.exp(-3 - noise))}
     if member == "KDA":
         arrays |= {"v": step * x["v"], "erase_read": x["k"], "erase_write": step * x["k"]}
+    if member == "simple GLA":
+        arrays["retain"] = x["retain"]
     arrays = {name: array.astype(dtype) for name, array in arrays.items()}
     for array in arrays.values():
         array.flags.writeable = False
@@ -114,11 +132,11 @@ def error(member: str, form: str, kind: str) -> float:
     return relative_error([got[name] for name in true], list(true.values()))
 
 
-def _beside_gated_delta(form: str, sizes: tuple[int, int, int], kind: str) -> Row:
+def _beside_gated_delta(member: str, form: str, sizes: tuple[int, int, int], kind: str) -> Row:
     heads, d, tokens = sizes
     gated = memories.sized(memories.FLA_GATED_DELTA, d)
     theirs = memories.work(gated, kind, memories.sequence(gated, tokens, np.float32, heads))
-    ours = work(form, kind, drawn("KDA", *sizes))
+    ours = work(form, kind, drawn(member, *sizes))
     with on_one_processor():
         times = [runs_within(each, SAMPLE) for each in (ours, theirs)]
         timing = alternated(
@@ -126,14 +144,14 @@ def _beside_gated_delta(form: str, sizes: tuple[int, int, int], kind: str) -> Ro
             samples=SAMPLES[form],
         )
     return Row(
-        f"KDA in the form {form}, {_words(kind)}, {heads} heads, d = {d}, T = {tokens}",
+        f"{member} in the form {form}, {_words(kind)}, {heads} heads, d = {d}, T = {tokens}",
         "ms",
         Spread.of(timing.ours, 1e3 / times[0]),
         "gated delta, exact",
         Spread.of(timing.theirs, 1e3 / times[1]),
         Spread.of([each * times[1] / times[0] for each in timing.ratio]),
         Target("at most", GATED_DELTA) if form == "scan" else None,
-        error("KDA", form, kind),
+        error(member, form, kind),
         note="wall time, one processor",
         meaning="of its time",
     )

@@ -190,6 +190,20 @@ def _fla_kda(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
     return _fla(arrays, bar, reads, heads_first=False)
 
 
+def _fla_gla(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
+    """GLA token by token, or with one gate for all channels in chunks."""
+    simple = chunk is not None
+    naive = _references("simple_gla" if simple else "gla")
+
+    def reads(x: dict[str, Any]) -> Any:
+        inputs = (x["q"], x["k"], x["v"], x["retain"].log())
+        if simple:
+            return naive.naive_chunk_simple_gla(*inputs, chunk_size=chunk)[0]
+        return naive.naive_recurrent_gla(*inputs)[0]
+
+    return _fla(arrays, bar, reads, heads_first=False)
+
+
 def _step_sizes(arrays: Arrays) -> Array:
     """Step sizes from vectors of erases, which are those times keys of norm 1."""
     step: Array = np.linalg.norm(arrays["erase_write"], axis=-1)
@@ -328,6 +342,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "fla momentum delta": _fla_momentum_delta,
     "atlas-rnn": _atlas_rnn,
     "fla kda": _fla_kda,
+    "fla gla": _fla_gla,
+    "fla simple gla": _fla_gla,
     "JAX": _jitted,
     "titans-pytorch": _titans,
     "titans-pytorch MLP": _of("deep_peers", "titans_memory"),
