@@ -211,7 +211,7 @@ def _document(
     check_call(rule, config, tokens, state)
     keys, queries = sequence.features(config, tokens, phi)
     per_token = sequence.gates_by_token(config, tokens, state)
-    entering = rule.enter(config, state, keys, tokens.v)
+    entering = rule.enter(config, state, keys, sequence.targets(rule, config, tokens))
     reads = []
     for t, ((k, v), gate) in enumerate(zip(entering, per_token, strict=True)):
         a = ops.reshape(active[:, t], (-1, 1, 1, 1))
