@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.layers import projection
 from atlas_ref.levels import block
-from atlas_ref.levels.level import Level, memory_alone
+from atlas_ref.levels.level import Level, memory_alone, of_tokens
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_call, generator, precision
 from atlas_ref.rules.sequence import Tokens
@@ -190,12 +190,9 @@ def _run_level(
     state, reads = context.states[number], []
     starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
     for first, last in itertools.pairwise(starts):
-        part = {
-            name: None if value is None else value[:, :, first:last]
-            for name, value in projected.items()
-        }
         if reset[first]:
             state = level.rule.document(level.config, context.origins[number], state)
+        part = of_tokens(projected, first, last)
         state, y = _document(level, part, params.phi, state, active[:, first:last])
         reads.append(y)
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
@@ -214,7 +211,7 @@ def _document(
     check_call(rule, config, tokens, state)
     keys, queries = sequence.features(config, tokens, phi)
     per_token = sequence.gates_by_token(config, tokens, state)
-    entering = rule.enter(config, state, keys, tokens.v)
+    entering = rule.enter(config, state, keys, sequence.targets(rule, config, tokens))
     reads = []
     for t, ((k, v), gate) in enumerate(zip(entering, per_token, strict=True)):
         a = ops.reshape(active[:, t], (-1, 1, 1, 1))

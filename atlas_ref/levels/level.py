@@ -153,26 +153,33 @@ def run_projected(
     starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
     reads = []
     for first, last in itertools.pairwise(starts):
-        part = {
-            name: None if value is None else value[:, :, first:last]
-            for name, value in projected.items()
-        }
         if reset[first]:
             state = level.rule.document(level.config, origin, state)
-        state, y = _document(level, part, state, active[first:last], phi)
+        part = of_tokens(projected, first, last)
+        state, y = run_document(level, part, phi, state, active[first:last])
         reads.append(y)
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 
 
-def _document(
+def of_tokens(
+    projected: Mapping[str, Array | None], first: int, last: int
+) -> dict[str, Array | None]:
+    """What was projected of some tokens of a call, each (B, H, last - first, ...) or None."""
+    return {
+        name: None if value is None else value[:, :, first:last]
+        for name, value in projected.items()
+    }
+
+
+def run_document(
     level: Level,
-    projected: Mapping[str, Array],
+    projected: Mapping[str, Array | None],
+    phi: Mapping[str, Array],
     state: Any,
     active: Array,
-    phi: Mapping[str, Array],
 ) -> tuple[Any, Array]:
     """Run tokens without a document boundary: in the level's form, or sequentially where frozen
-    tokens cost nothing.
+    tokens cost nothing (CMS-5, CMS-17).
     """
     always = bool(active.all())
     sparse = not always and memory_alone(level)

@@ -136,6 +136,18 @@ def test_a_block_with_gates_is_its_definition_in_loops() -> None:
         assert after.conductor.step == 9
 
 
+@pytest.mark.clause("CMS-20", "CMS-22")
+def test_a_level_with_a_learned_residual_writes_as_in_its_block() -> None:
+    spec = {"rule": "delta", "period": 1, "d_in": 3, "convention": {"reference": "surrogate"}}
+    config, params, x, context = learnt([spec, MIXED[2]], tokens=6)
+    open_gates = params.replaced(W=0 * params.W, b=np.full(2, 9.0))
+    plain = block([spec, {**MIXED[2], "period": 1}])
+    _, y = learned.run(config, open_gates, x, context)
+    here = context.replaced(conductor=plain.conductor())
+    _, want = cms.run(plain, params.block, x, here)
+    assert_close("y", y, want, LOOPS)
+
+
 @pytest.mark.clause("CMS-21")
 def test_the_derivative_of_a_gate_is_the_difference_that_its_write_makes() -> None:
     """Loops run twice for each gate, with its write and without; no line of ours is in them."""

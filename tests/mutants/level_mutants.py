@@ -16,6 +16,9 @@ _PULSE = "atlas_ref.levels.pulse"
 _LEVEL = "atlas_ref.levels.level"
 _CMS = "atlas_ref.levels.block"
 _BUFFERS = "atlas_ref.levels.buffers"
+_OUTER = "atlas_ref.levels.outer"
+_LEARNED = "atlas_ref.levels.learned"
+_NESTED = "atlas_ref.levels.nested"
 _CASES = "atlas_ref.oracle.subjects.block"
 
 
@@ -23,17 +26,22 @@ def targets(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/mutants/test_level_targets.py::test_{name}" for name in names)
 
 
+def beside(*names: str) -> tuple[str, ...]:
+    """Tests of tests/levels, as file::name."""
+    return tuple(f"tests/levels/test_{name.replace('::', '.py::test_')}" for name in names)
+
+
 def _active_tokens_alone(run: Any) -> Any:
     """Evaluation token by token of active tokens alone: a frozen one leaves no trace."""
 
-    def mutated(level: Any, projected: Any, state: Any, active: Any, phi: Any) -> Any:
+    def mutated(level: Any, projected: Any, phi: Any, state: Any, active: Any) -> Any:
         reads = []
         for t in range(len(active)):
             one = {
                 name: None if value is None else value[:, :, t : t + 1]
                 for name, value in projected.items()
             }
-            after, y = run(level, one, state, active[t : t + 1], phi)
+            after, y = run(level, one, phi, state, active[t : t + 1])
             state = after if active[t] else state
             reads.append(y)
         return state, np.concatenate(reads, axis=-2)
@@ -68,7 +76,7 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "window-not-filled-while-frozen",
         "frozen tokens do not enter the window",
-        f"{_LEVEL}:_document",
+        f"{_LEVEL}:run_document",
         _active_tokens_alone,
         targets("block[window]"),
     ),
@@ -134,7 +142,7 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "mask-forgotten-where-positions-move",
         "a level with spans writes at every token",
-        f"{_LEVEL}:_document",
+        f"{_LEVEL}:run_document",
         Edited("active=None if always else active", "active=None"),
         targets("block[spans]"),
     ),
@@ -223,5 +231,57 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         f"{_BUFFERS}:Buffer.bound.fget",
         Edited("self.threshold * math.sqrt(self.period)", "self.threshold"),
         targets("health"),
+    ),
+    Mutant(
+        "optimiser-gets-the-last-gradient",
+        "the optimiser of a level gets the gradient of its step and not the sum",
+        f"{_OUTER}:update",
+        Edited("own_state, moved, waits.applied, step", "own_state, moved, grads.levels[i], step"),
+        beside("outer::levels_move_as_the_definition_in_loops[1]"),
+    ),
+    Mutant(
+        "optimiser-state-forgotten",
+        "the optimiser of a level starts anew at each of its moves",
+        f"{_OUTER}:update",
+        Edited("rule, own_state, moved", "rule, module_of(rule).init(rule, moved), moved"),
+        beside("outer::levels_move_as_the_definition_in_loops[0]"),
+    ),
+    Mutant(
+        "gate-derivative-turned-round",
+        "the derivative of a gate has the other sign",
+        f"{_LEARNED}:decided",
+        Edited("hard + (gates - bare)", "hard - (gates - bare)"),
+        beside("learned::the_derivative_of_a_gate_is_the_difference_that_its_write_makes"),
+    ),
+    Mutant(
+        "window-not-filled-under-gates",
+        "the window of a level under gates is empty where a call begins",
+        f"{_LEARNED}:_document",
+        Edited("state = rested.replaced(", "state = before.replaced("),
+        beside("learned::calls_of_any_length_give_what_one_call_gives"),
+    ),
+    Mutant(
+        "context-begins-where-documents-do",
+        "a context begins with the level's own first memory",
+        f"{_NESTED}:_run_level",
+        Edited("origin.replaced(M=begins[first])", "origin"),
+        beside("nested::nested_levels_are_their_definition_in_loops[nested-0]"),
+    ),
+    Mutant(
+        "context-keeps-its-momentum",
+        "a context begins with the momentum of the one before",
+        f"{_NESTED}:_run_level",
+        Edited("origin.replaced(M=begins[first])", "state.replaced(M=begins[first])"),
+        beside("nested::nested_levels_are_their_definition_in_loops[nested-0]"),
+    ),
+    Mutant(
+        "context-begins-one-token-early",
+        "a context begins at the token that the slower level writes",
+        f"{_NESTED}:ended",
+        Edited("last[1:] = schedule[:-1]", "last[:] = schedule"),
+        beside(
+            "nested::nested_levels_are_their_definition_in_loops[nested-0]",
+            "nested::a_fast_memory_is_the_slow_one_at_the_token_after_a_write_of_that",
+        ),
     ),
 )

@@ -1,0 +1,254 @@
+"""Nested levels: contexts of a level begin from the memory of the next slower one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import tape
+from atlas_ref.levels import block as cms
+from atlas_ref.levels import nested
+from atlas_ref.levels.pulse import Conductor
+from tape.check import complex_step
+from tape.nested import flatten
+from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, tensors_of
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.truth import literal
+
+Array = np.ndarray[Any, Any]
+
+LOOPS = reordered(1, amplification=1e7)  # Newton-Schulz, as in tests/rules/test_literal.py
+#: Levels of one shape of memory, in no order of their periods; 3 divides neither 4 nor 8.
+NESTED: tuple[dict[str, Any], ...] = (
+    {
+        "rule": "delta",
+        "period": 3,
+        "d_in": 3,
+        "convention": {"decay": "before_error", "read": "before"},
+    },
+    {"rule": "titans_lmm", "period": 1, "d_in": 3},
+    {"rule": "omega", "period": 8, "d_in": 3, "window": 3},
+    {"rule": "hebbian", "period": 4, "d_in": 3},
+)
+#: The same with what counts tokens: spans, and averages of momenta.
+SPANS: tuple[dict[str, Any], ...] = (
+    {**COUNTING[0], "period": 5, "d_in": 3},
+    {**COUNTING[1], "period": 1, "d_in": 3},
+    {**COUNTING[2], "period": 2, "d_in": 3},
+)
+
+
+def evaluated(spec: dict[str, Any], tensors: dict[str, Any]) -> dict[str, Any]:
+    """A level over some tokens, by plain loops."""
+    own = {key: value for key, value in spec.items() if key not in ("period", "d_in")}
+    found: dict[str, Any] = literal.evaluate({"schema": 1, "level": "token", **own}, tensors)
+    return found
+
+
+def in_loops(
+    specs: Sequence[dict[str, Any]],
+    params: cms.Params,
+    x: Array,
+    context: cms.Context,
+    *,
+    first: int = 0,
+    reset: Array | None = None,
+) -> tuple[Array, list[Array]]:
+    """Reads (B, H, T, d_out) and last memories: the loops of a level over each of its contexts."""
+    T, periods = x.shape[1], [spec["period"] for spec in specs]
+    active = countdown(periods, first, T)
+    order = sorted(range(len(specs)), key=lambda i: -periods[i])
+    reads: dict[int, Array] = {}
+    memory: dict[int, Any] = {}  # level -> for each token, and after the last, M at its start
+    for slower, i in zip([None, *order], order, strict=False):
+        starts = {0: context.origins[i].M}
+        if slower is not None:
+            starts |= {t: memory[slower][t] for t in range(1, T) if active[t - 1, slower]}
+        if reset is not None:
+            starts |= {int(t): context.origins[i].M for t in np.flatnonzero(reset)}
+        places = [*sorted(starts), T]
+        memory[i], pieces = [None] * (T + 1), []
+        for begin, end in itertools.pairwise(places):
+            memory[i][begin] = starts[begin]
+            for stop in range(begin + 1, end + 1):
+                tensors = {
+                    **tensors_of(params.levels[i]),
+                    "in/x": x[:, begin:stop],
+                    "in/active": active[begin:stop, i],
+                    "in/M0": starts[begin],
+                }
+                if hasattr(context.origins[i], "S"):
+                    tensors["in/S0"] = context.origins[i].S
+                found = evaluated(specs[i], tensors)
+                memory[i][stop] = found["out/M"]
+            pieces.append(found["out/y"])
+        reads[i] = np.concatenate(pieces, axis=2)
+    total = sum(math.exp(z) for z in params.logits)
+    y = sum(math.exp(z) / total * reads[i] for i, z in enumerate(params.logits))
+    return y, [memory[i][T] for i in range(len(specs))]
+
+
+@pytest.mark.clause("CMS-23")
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("specs", [NESTED, SPANS], ids=["nested", "spans"])
+def test_nested_levels_are_their_definition_in_loops(specs: Any, first: int) -> None:
+    own = block(specs, first_step=first)
+    params, x, context = drawn(own, tokens=11, batch=1)
+    for reset in (None, np.isin(np.arange(11), [5, 9])):
+        want, memories = in_loops(specs, params, x, context, first=first, reset=reset)
+        after, y = nested.run(nested.Config(block=own), params, x, context, reset=reset)
+        assert_close("y", y, want, LOOPS)
+        for i, state in enumerate(after.states):
+            assert_close(f"M of level {i}", state.M, memories[i], LOOPS)
+        assert after.conductor.step == first + 11
+        _, apart = cms.run(own, params, x, context, reset=reset)
+        assert_differs("levels apart", apart, want, 1e-3)
+
+
+@pytest.mark.clause("CMS-23", "CMS-24")
+def test_a_fast_memory_is_the_slow_one_at_the_token_after_a_write_of_that() -> None:
+    """Where several contexts begin at once all levels have the memory of the slowest."""
+    specs = [{"rule": "delta", "period": each, "d_in": 3} for each in (1, 2, 4)]
+    own = block(specs)
+    params, x, context = drawn(own, tokens=9)
+    config, at, memories = nested.Config(block=own), context, []
+    for t in range(9):
+        at, _ = nested.step(config, params, at, x[:, t])
+        memories.append([state.M for state in at.states])
+    for t, slower, levels in ((1, 2, (0, 1)), (5, 2, (0, 1)), (3, 1, (0,)), (7, 1, (0,))):
+        for i in levels:
+            alone = block([specs[i]])
+            single = cms.Params(levels=(params.levels[i],), logits=np.zeros(1))
+            begun = cms.start(alone, 2, initial=[{"M": memories[t - 1][slower]}])
+            here = Conductor(periods=(specs[i]["period"],), step=t, tokens=t)
+            after, _ = cms.run(alone, single, x[:, t : t + 1], begun.replaced(conductor=here))
+            assert_close(f"token {t}, level {i}", memories[t][i], after.states[0].M, EXACT)
+
+
+@pytest.mark.clause("CMS-8", "CMS-23")
+@pytest.mark.parametrize("specs", [NESTED, SPANS], ids=["nested", "spans"])
+@settings(max_examples=15, deadline=None)
+@given(
+    cuts=st.lists(st.integers(1, 15), max_size=4, unique=True),
+    boundaries=st.sets(st.integers(0, 15), max_size=3),
+    first=st.sampled_from([0, 1]),
+)
+def test_calls_of_any_length_give_what_one_call_gives(
+    specs: Any, cuts: list[int], boundaries: set[int], first: int
+) -> None:
+    own = block(specs, first_step=first)
+    config = nested.Config(block=own)
+    params, x, context = drawn(own, tokens=16)
+    reset = np.isin(np.arange(16), list(boundaries))
+    whole, y = nested.run(config, params, x, context, reset=reset)
+    at, reads = context, []
+    for part in np.split(np.arange(16), sorted(cuts)):
+        at, each = nested.run(config, params, x[:, part], at, reset=reset[part])
+        reads.append(each)
+    assert_close("y", np.concatenate(reads, axis=2), y, LOOPS)
+    assert at.conductor == whole.conductor
+    for state, want in zip(at.states, whole.states, strict=True):
+        assert_close("M", state.M, want.M, LOOPS)
+
+
+@pytest.mark.clause("CMS-25")
+@pytest.mark.parametrize("specs", [NESTED, SPANS], ids=["nested", "spans"])
+def test_gradients_pass_from_a_fast_level_into_the_slow_one(specs: Any) -> None:
+    own = block(specs, d_model=2, d_out=2, heads=1)
+    params, x, context = drawn(own, tokens=8, batch=1)
+    config, bar = nested.Config(block=own), np.random.default_rng(4).standard_normal((1, 1, 8, 2))
+
+    def loss(at: dict[str, Any]) -> Any:
+        wide = np.iscomplexobj(tape.plain(at["M"][0]))
+        here = cms.start(
+            own,
+            1,
+            initial=[{"M": M} for M in at["M"]],
+            dtype=np.complex128 if wide else np.float64,
+        )
+        here, first = nested.run(config, at["params"], at["x"][:, :3], here)
+        _, second = nested.run(config, at["params"], at["x"][:, 3:], here)
+        return tape.ops.sum(first * bar[:, :, :3]) + tape.ops.sum(second * bar[:, :, 3:])
+
+    at = {"params": params, "x": x, "M": [state.M for state in context.states]}
+    got, want = tape.grad(loss)(at), complex_step(loss, at)
+    leaves, paths, _ = flatten(got, "gradient")
+    for path, leaf, truth in zip(paths, leaves, flatten(want, "gradient")[0], strict=True):
+        assert_close(path, leaf, truth, ANALYTIC)
+
+    slowest = max(range(len(specs)), key=lambda i: specs[i]["period"])
+
+    def of_fastest(M: Any) -> Any:
+        """Reads of the fastest level, from the first memory of the slowest."""
+        memories = [{"M": M if i == slowest else state.M} for i, state in enumerate(context.states)]
+        only = np.where(np.arange(len(specs)) == 1, 60.0, 0.0)  # all weight on level 1
+        begun = cms.start(own, 1, initial=memories)
+        _, y = nested.run(config, params.replaced(logits=only), x, begun)
+        return tape.ops.sum(y * bar)
+
+    assert np.linalg.norm(tape.grad(of_fastest)(context.states[slowest].M)) > 1e-3
+
+
+@pytest.mark.clause("CMS-23")
+def test_with_steps_per_call_contexts_begin_with_calls() -> None:
+    own = block([{**NESTED[1], "period": 1}, {**NESTED[0], "period": 2}]).replaced(per="call")
+    config = nested.Config(block=own)
+    params, x, _ = drawn(own, tokens=12)
+    context = cms.start(own, 2)
+    ends = [nested.ended(Conductor(periods=(1, 2), per="call"), 4).tolist()]
+    assert ends[0] == [[False, False]] * 4
+    at, memories = context, []
+    for call in range(3):
+        begins = nested.ended(at.conductor, 4)
+        assert begins[0].tolist() == [call > 0, call == 1]
+        assert not begins[1:].any()
+        at, _ = nested.run(config, params, x[:, 4 * call : 4 * call + 4], at)
+        memories.append(at.states)
+    # the second call begins from the slow memory of the first, the third goes on
+    moved = memories[0][0].replaced(M=memories[0][1].M, S=context.origins[0].S)
+    fast = block([{**NESTED[1], "period": 1}])
+    single = cms.Params(levels=params.levels[:1], logits=np.zeros(1))
+    alone = cms.start(fast, 2).replaced(states=(moved,))
+    alone, _ = cms.run(fast, single, x[:, 4:8], alone)
+    assert_close("second call", memories[1][0].M, alone.states[0].M, EXACT)
+    alone, _ = cms.run(fast, single, x[:, 8:], alone)
+    assert_close("third call", memories[2][0].M, alone.states[0].M, EXACT)
+
+
+@pytest.mark.clause("CMS-23")
+@pytest.mark.parametrize(
+    ("specs", "words"),
+    [
+        (NESTED[:1], "at least two levels, each of another period, found periods 3"),
+        ([NESTED[0], NESTED[0]], "each of another period, found periods 3, 3"),
+        ([NESTED[0], MIXED[0]], "block: memories must have one shape, found d_phi 3, 4"),
+        (
+            [NESTED[0], {**NESTED[1], "convention": {"read": "call_end"}}],
+            "block: level 1: read call_end, which contexts would cut",
+        ),
+    ],
+)
+def test_levels_that_cannot_be_nested_are_refused(specs: Any, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        nested.Config(block=block(specs))
+
+
+@pytest.mark.clause("CMS-24")
+def test_before_a_slower_level_has_written_nested_levels_are_the_block() -> None:
+    own = block([{**each, "period": 7 + i} for i, each in enumerate(NESTED)], first_step=1)
+    params, x, context = drawn(own, tokens=8)
+    config = nested.Config(block=own)
+    _, y = nested.run(config, params, x, context)
+    _, apart = cms.run(own, params, x, context)
+    assert_close("y", y, apart, LOOPS)  # the second slowest writes at token 8, the last of them
+    _, y = nested.run(config, params, np.concatenate([x, x], axis=1), context)
+    _, apart = cms.run(own, params, np.concatenate([x, x], axis=1), context)
+    assert_differs("then", y, apart, 1e-6)
