@@ -44,6 +44,7 @@ WEIGHED = {
     "out/M": "in/M_bar",
     "out/S": "in/S_bar",
     "out/z": "in/z_bar",
+    "out/A": "in/A_bar",
     "out/X": "in/X_bar",
     "out/phi": "in/phi_bar",
 }

@@ -21,14 +21,18 @@ ERASES = {
     **dict.fromkeys(("delta", "gated_delta", "kda", "gated_delta_product"), "error"),
     **dict.fromkeys(("comba_decay_after_erase", "comba_decay_before_erase"), "error of erase_key"),
     **dict.fromkeys(("qwen3_next", "kimi_linear"), "error"),
+    **dict.fromkeys(("precond_kda", "precond_gated_delta"), "error"),
     "gdn2": "gates",
     **dict.fromkeys(("iplr", "dplr"), "alpha"),
 }
 
 BEFORE_ERROR = (
     *("gated_delta", "kda", "gated_delta_product", "gdn2", "comba_decay_before_erase"),
-    *("qwen3_next", "kimi_linear"),
+    *("qwen3_next", "kimi_linear", "precond_kda", "precond_gated_delta"),
 )
+
+#: Members that pairs are written along preconditioned keys by.
+PRECONDITIONED = ("precond_kda", "precond_gated_delta")
 
 
 def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
@@ -76,7 +80,13 @@ def bare_divisor(case: dict[str, Any], inputs: Tensors) -> Tensors:
     return _run(case, inputs, mistake="bare divisor")
 
 
+def uncentred(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Preconditioned keys whose log of A has no centre."""
+    return _run(case, inputs, mistake="no centre")
+
+
 MISTAKES = (
+    uncentred,
     bare_divisor,
     decay_order,
     bare_key,
@@ -98,7 +108,10 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
     x = {name: z if z.dtype.kind in "biu" else z.astype(wide) for name, z in inputs.items()}
     steps, scale = own.get("steps", 1), own.get("query_scale", "")
     k, q = _normed(own, member, x)
-    bare = x["k"]
+    bare, along = x["k"], k
+    if member in PRECONDITIONED:
+        along, A = _preconditioned(x, k, 0.0 if mistake == "no centre" else 0.2)
+        along = _spread(along, own.get("groups", 1), mistake == "round robin")
     if (groups := own.get("groups", 1)) > 1:
         k, q, bare = (_spread(z, groups, mistake == "round robin") for z in (k, q, bare))
     gate = _gates(member, x, mistake == "cumulated logs")
@@ -123,12 +136,13 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
             decays = gate is not None and (j % steps == 0 or mistake == "every step")
             decayed = M * gate[..., t, None, :] if decays else M
             key = bare if mistake == "bare key" else k
-            pair = _erase(ERASES[member], x, k[..., j, :], key[..., j, :], j)
+            write_key = along[..., j, :] if member in PRECONDITIONED else k[..., j, :]
+            pair = _erase(ERASES[member], x, write_key, key[..., j, :], j)
             if pair is not None:
                 found = _times(decayed if before else M, pair[0])
                 decayed = decayed - (pair[2] * found)[..., :, None] * pair[1][..., None, :]
             z = z + k[..., j, :]
-            M = decayed + _value(ERASES[member], x, j)[..., :, None] * k[..., j, None, :]
+            M = decayed + _value(ERASES[member], x, j)[..., :, None] * write_key[..., None, :]
         seen = M
         if "bonus" in x:
             own_pair = x["v"][..., t, :, None] * (x["bonus"] * k[..., t, :])[..., None, :]
@@ -141,7 +155,22 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
             y = y / (share / factor + wide(1e-10))
         reads.append(y)
     found = {"y": np.stack(reads, axis=-2).astype(kind), "M": M.swapaxes(-1, -2) if turned else M}
-    return found | ({"z": z} if member == "linear_attn_normalized" else {})
+    found |= {"z": z} if member == "linear_attn_normalized" else {}
+    return found | ({"A": A} if member in PRECONDITIONED else {})
+
+
+def _preconditioned(x: Tensors, k: np.ndarray, centre: float) -> list[np.ndarray]:
+    """Keys under running sums of their squares, and the last of these."""
+    A = first = x.get("A0", np.zeros((*k.shape[:-2], k.shape[-1]), k.dtype))
+    keys = []
+    for t in range(k.shape[-2]):
+        A = first if "reset" in x and x["reset"][t] else A
+        if "active" not in x or x["active"][t]:
+            gate = np.exp(x["log_retain_precond"][..., t, None])
+            A = gate * A + x["beta_precond"][..., t, None] * k[..., t, :] ** 2
+        r = np.log(A + A.dtype.type(1e-6)) + A.dtype.type(centre)
+        keys.append(k[..., t, :] * A.dtype.type(1.5) ** (-r / (1 + np.abs(r))))
+    return [np.stack(keys, axis=-2), A]
 
 
 def _times(M: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -150,19 +179,24 @@ def _times(M: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def _normed(own: dict[str, Any], member: Any, x: Tensors) -> list[np.ndarray]:
     """Keys and queries under their norms."""
-    default = "l2" if member in ("qwen3_next", "kimi_linear") else "none"
+    default = "l2" if member in ("qwen3_next", "kimi_linear", "precond_gated_delta") else "none"
     found = []
     for name in ("k", "q"):
         z = x[name]
         if own.get(f"{name}_norm", default) == "l2":
             square = np.sum(z * z, axis=-1, keepdims=True)
-            z = z / np.sqrt(square + z.dtype.type(own.get("norm_eps", 1e-6)))
+            if member == "precond_gated_delta":
+                z = z / np.maximum(np.sqrt(square), z.dtype.type(1e-12))
+            else:
+                z = z / np.sqrt(square + z.dtype.type(own.get("norm_eps", 1e-6)))
         found.append(z)
     return found
 
 
 def _spread(z: np.ndarray, groups: int, modulo: bool) -> np.ndarray:
     """Rows of key heads for value heads."""
+    if groups == 1:
+        return z
     heads = np.arange(z.shape[-3] * groups)
     return np.take(z, heads % z.shape[-3] if modulo else heads // groups, axis=-3)
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from atlas_ref.rules import dplr, normalised_reads
+from atlas_ref.parts.norms import normalised
+from atlas_ref.rules import dplr, normalised_reads, preconditioned_keys
 from tape import ops
 
 RECORDED = Path(__file__).parents[1] / "data" / "peers_family"
@@ -69,6 +70,24 @@ def iplr(x: Inputs) -> Tokens:
     return plain(x) | {"erase_read": -x["alpha"], "erase_write": x["beta"]}
 
 
+def floored(x: Inputs) -> Inputs:
+    return x | {n: normalised(x[n], "l2", eps=1e-12, guard="clamp") for n in ("k", "q")}
+
+
+def with_squares(x: Inputs) -> preconditioned_keys.Keys:
+    tokens = preconditioned_keys.Tokens(
+        k=x["k"], log_retain=x["log_decay_precond"], step_size=x["beta_precond"]
+    )
+    return preconditioned_keys.run(tokens, preconditioned_keys.State(A=x["A0"]))
+
+
+def preconditioned(x: Inputs) -> Tokens:
+    """The delta step whose erase reads with k, and which writes along the preconditioned key."""
+    key = with_squares(x).p
+    along = rows(x["beta"]) * wide(x | {"k": key}, "k")
+    return gated(x) | corrected(x) | {"k": key, "erase_write": along}
+
+
 #: Member -> settings, tokens from inputs as the recorded files have them.
 MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
     "linear_attn": (SCALED, plain),
@@ -90,6 +109,8 @@ MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
         lambda x: gated(x) | {"erase_read": x["kk"], "erase_write": x["kk"] * x["a"]},
     ),
     "linear_attn_normalized": (SCALED, plain),
+    "precond_kda": (BEFORE, preconditioned),
+    "precond_gated_delta": (BEFORE, lambda x: preconditioned(floored(x))),
 }
 
 
@@ -112,7 +133,11 @@ def computed(
         after, y = normalised_reads.run(config, own, first, run=run)
         return {"y": y, "state": ops.transpose(after.M), "z": after.z[..., None, :]}
     state, y = run(config, own, dplr.State(M=M))
-    return {"y": y, "state": ops.transpose(state.M)}
+    found = {"y": y, "state": ops.transpose(state.M)}
+    if "A0" in x:
+        keys = floored(x) if member == "precond_gated_delta" else x
+        found["A"] = with_squares(keys).state.A
+    return found
 
 
 def recorded(file: Path) -> tuple[str, Inputs, Inputs, Inputs, Inputs]:
@@ -136,6 +161,7 @@ def drawn(
     lead, (T, K, V) = (2, 2), sizes
     n = 2 if member == "gated_delta_product" else 1
     channels = member in ("gla", "rwkv6", "kda", "kimi_linear", "gdn2", "dplr", "rwkv7")
+    channels = channels or member == "precond_kda"
     vectors = member in ("iplr", "dplr")
     shapes = {
         "k": (*lead, T * n, K),
@@ -146,11 +172,15 @@ def drawn(
         "bonus": (lead[1], K),
         "state0": (*lead, K, V),
         "z0": (*lead, 1, K),
+        "A0": (*lead, K),
+        **dict.fromkeys(("log_decay_precond", "beta_precond"), (*lead, T)),
         **dict.fromkeys(("erase_key", "erase_gate", "alpha", "kk", "a"), (*lead, T, K)),
         "write_gate": (*lead, T, V),
     }
     x = {name: 0.5 * draw.standard_normal(shape) for name, shape in shapes.items()}
-    x["log_decay"] = -np.log1p(np.exp(2.0 * x["log_decay"]))
+    for name in ("log_decay", "log_decay_precond"):
+        x[name] = -np.log1p(np.exp(2.0 * x[name]))
+    x |= {name: np.abs(x[name]) for name in ("A0", "beta_precond")}
     if member == "linear_attn_normalized":  # features are positive, and so is what divides
         x |= {name: np.abs(x[name]) for name in ("k", "q", "z0")}
     return {name: x[name] for name in NEEDED[member]} | changes
@@ -158,6 +188,8 @@ def drawn(
 
 _BASE = ("k", "v", "q", "state0")
 _DELTA = (*_BASE, "log_decay", "beta")
+
+_SQUARES = ("log_decay_precond", "beta_precond", "A0")
 
 #: Inputs of each member.
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -177,6 +209,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "dplr": (*_DELTA, "alpha"),
     "rwkv7": (*_BASE, "log_decay", "kk", "a"),
     "linear_attn_normalized": (*_BASE, "z0"),
+    **dict.fromkeys(("precond_kda", "precond_gated_delta"), (*_DELTA, *_SQUARES)),
 }
 
 

@@ -27,7 +27,14 @@ def run(inputs: Inputs, own: Any, mistake: str = "") -> dict[str, Any]:
     M = np.stack([each[1] for each in made])
     M = M.swapaxes(-1, -2) if mistake == "M transposed" else M
     found = {"y": np.stack([each[0] for each in made]), "M": M}
-    return found | {name: np.stack([each[2][name] for each in made]) for name in made[0][2]}
+    firsts = made
+    if own.second == "A":  # of key heads
+        firsts = made[: heads // own.groups] if mistake == "round robin" else made[:: own.groups]
+    return found | {name: np.stack([each[2][name] for each in firsts]) for name in made[0][2]}
+
+
+#: Tensors of key heads.
+OF_KEYS = ("k", "q", "log_retain_precond", "beta_precond", "A0")
 
 
 def _of_head(x: Inputs, own: Any, h: int, mistake: str) -> dict[str, Any]:
@@ -39,8 +46,8 @@ def _of_head(x: Inputs, own: Any, h: int, mistake: str) -> dict[str, Any]:
         if name in ("active", "reset") or (name == "bonus" and value.ndim == 1):
             found[name] = value
         else:
-            found[name] = value[key_head if name in ("k", "q") else h]
-            if name in ("k", "q") and mistake == "heads held" and h % own.groups:
+            found[name] = value[key_head if name in OF_KEYS else h]
+            if name in OF_KEYS and mistake == "heads held" and h % own.groups:
                 found[name] = found[name].real + 0j
     return found
 
@@ -48,7 +55,8 @@ def _of_head(x: Inputs, own: Any, h: int, mistake: str) -> dict[str, Any]:
 def _unit(z: Any, kind: str, own: Any, mistake: str) -> Any:
     if kind == "none":
         return z
-    length = np.sqrt(np.sum(z * z) + own.eps)
+    length = np.sqrt(np.sum(z * z) + (0.0 if own.floor else own.eps))
+    length = own.floor if length.real < own.floor else length
     return z / (length.real if mistake == "norm held" else length)
 
 
@@ -83,6 +91,9 @@ def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
         beta = x["beta"][j] ** power
         own_key = x["erase_key"][j] if "erase_key" in x else k
         asked = {"erase of bare key": bare, "erase of key": k}.get(mistake, own_key)
+        if "written" in x:
+            asked = x["written"] if mistake == "erase of written key" else asked
+            k = x["written"]
         write = 1.0 if mistake == "write without beta" else beta
         erase = 1.0 if mistake == "erase without beta" else beta
         if mistake == "mean beta":
@@ -141,6 +152,19 @@ def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str) -> Any:
     return M
 
 
+def _preconditioned(x: Inputs, own: Any, t: int, A: Any, mistake: str) -> tuple[Any, Any]:
+    """The sum of squares after a token, and its key under it."""
+    k = _unit(x["k"][max(t - 1, 0) if mistake == "in/k late" else t], own.k_norm, own, mistake)
+    w = 1.0 if mistake == "A without decay" else np.exp(x["log_retain_precond"][t])
+    after = w * A + (1.0 if mistake == "beta_precond forgotten" else x["beta_precond"][t]) * k**2
+    if mistake == "key as it is":
+        return after, k
+    of = A if mistake == "squares of before" else after
+    r = np.log(of + 1e-6) + (0.0 if mistake == "no centre" else 0.2)
+    factor = 1.5 ** (-r / (1 + np.sign(r.real) * r))
+    return after, k * (factor.real if mistake == "preconditioner held" else factor)
+
+
 def _divisor(x: Inputs, own: Any, t: int, sums: tuple[Any, Any], q: Any, mistake: str) -> Any:
     """What a normalised read is divided by, from the sums of keys before and after its token."""
     if mistake == "not divided":
@@ -157,17 +181,22 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
     M0 = x.get("M0", np.zeros((d_out, d_in)))
     M0 = {"M0 ignored": 0.0 * M0, "M0 transposed": M0.T}.get(mistake, M0)
     z0 = x.get("z0", np.zeros(d_in)) * (0.0 if mistake == "z0 ignored" else 1.0)
-    M, z, reads = M0, z0, []
+    A0 = x.get("A0", np.zeros(d_in)) * (0.0 if mistake == "A0 ignored" else 1.0)
+    M, z, A, reads = M0, z0, A0, []
     late = {"reset late": -1, "reset early": 1}.get(mistake, 0)
     for t in range(T):
         marked = "reset" in x and 0 <= t + late < T and x["reset"][t + late]
         if marked and mistake != "reset ignored":
-            M, z = (0.0 * M0, 0.0 * z0) if mistake == "reset to zero" else (M0, z0)
-        M, z = (M.real, z.real) if mistake == "memory held" and t else (M, z)
+            M, z, A = (f * (0.0 if mistake == "reset to zero" else 1.0) for f in (M0, z0, A0))
+        M, z, A = (f.real if mistake == "memory held" and t else f for f in (M, z, A))
         before, sum_before = M, z
         writes = "active" not in x or x["active"][t] or mistake == "active ignored"
         if writes:
-            M = _token(x, own, t, M, mistake)
+            own_x = x
+            if own.second == "A":
+                A, key = _preconditioned(x, own, t, A, mistake)
+                own_x = {**x, "written": key}
+            M = _token(own_x, own, t, M, mistake)
             for j in range(t * own.steps, (t + 1) * own.steps):
                 own_key = x["k"][max(j - 1, 0) if mistake == "in/k late" else j]
                 z = z + _unit(own_key, own.k_norm, own, mistake)
@@ -188,4 +217,4 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
         if own.second == "z":
             y = y / _divisor(x, own, t, (sum_before, z), q, mistake)
         reads.append(y)
-    return np.stack(reads), M, {"z": z} if own.second == "z" else {}
+    return np.stack(reads), M, {"z": {"z": z}, "A": {"A": A}}.get(own.second, {})

@@ -24,7 +24,10 @@ def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> t
     """
     heads = range(inputs["v"].shape[0])
     each = [_Head(inputs, own, h, take, mistake).run() for h in heads]
-    return tuple(np.stack(part) for part in zip(*each, strict=True))
+    y, M, *others = (np.stack(part) for part in zip(*each, strict=True))
+    if own.second == "A":  # of key heads
+        others = [others[0][:: own.groups]]
+    return y, M, *others
 
 
 def collected(inputs: Mapping[str, Any], own: Any, shapes: Mapping[str, Any], mistake: str = ""):
@@ -60,6 +63,10 @@ def adjoint(inputs: Mapping[str, Any], own: Any, bars: Mapping[str, Any], op: st
     return slopes
 
 
+#: Tensors and ops of key heads.
+OF_KEYS = ("k", "q", "log_retain_precond", "beta_precond", "A0", "A_bar")
+
+
 class _Head:
     """One value head."""
 
@@ -76,10 +83,10 @@ class _Head:
     def _of(self, name: str, value: Any) -> Any:
         if name == "bonus" and value.ndim == 1:
             return slice(None)
-        return self.key_head if name in ("k", "q") else self.h
+        return self.key_head if name in OF_KEYS else self.h
 
     def _take(self, op: str, t: int, value: Any, step: int | None = None) -> Any:
-        head = self.key_head if op in ("k", "q") else self.h
+        head = self.key_head if op in (*OF_KEYS, "A", "written_key") else self.h
         name = op if step is None or self.own.steps == 1 else f"step{step}/{op}"
         return self.hook(name, head, t, value)
 
@@ -87,13 +94,17 @@ class _Head:
         x, own = self.x, self.own
         first = x.get("M0", np.zeros((x["v"].shape[-1], x["k"].shape[-1])))
         z0 = x.get("z0", np.zeros(x["k"].shape[-1]))
-        M, z, reads = first, z0, []
+        A0 = x.get("A0", np.zeros(x["k"].shape[-1]))
+        M, z, A, reads = first, z0, A0, []
         for t in range(len(x["q"])):
             if "reset" in x and x["reset"][t]:
-                M, z = first, z0
+                M, z, A = first, z0, A0
             keys = [self._unit("k", t, x["k"][t * own.steps + s], s) for s in range(own.steps)]
             q, gate, before = self._unit("q", t, x["q"][t]), self._gate(t), M
             writes = "active" not in x or x["active"][t]
+            self.written = None
+            if own.second == "A":
+                A, self.written = self._preconditioned(t, keys[0], A, writes)
             for s, k in enumerate(keys):
                 M = self._row(t, s, k, gate, M) if writes else self._take("M", t, M, s)
             divisor = 1.0
@@ -102,7 +113,17 @@ class _Head:
                     z = self._take("z", t, z + k if writes else z, s)
                 divisor = self._take("normaliser", t, own.scale * (z @ q) + 1e-10)
             reads.append(self._take("y", t, self._read(t, keys[0], q, before, M, writes) / divisor))
-        return (np.stack(reads), M, z) if own.second == "z" else (np.stack(reads), M)
+        seconds = {"z": (z,), "A": (A,)}.get(own.second, ())
+        return (np.stack(reads), M, *seconds)
+
+    def _preconditioned(self, t: int, k: Any, A: Any, writes: Any) -> tuple[Any, Any]:
+        x = self.x
+        if writes:
+            A = np.exp(x["log_retain_precond"][t]) * A + x["beta_precond"][t] * k**2
+        A = self._take("A", t, A)
+        r = np.log(A + 1e-6) + 0.2
+        r = 0.0 * r if self.mistake == "key as it is" else r
+        return A, self._take("written_key", t, k * 1.5 ** (-r / (1 + np.sign(r.real) * r)))
 
     def _unit(self, name: str, t: int, z: Any, step: int | None = None) -> Any:
         if getattr(self.own, f"{name}_norm") == "none":
@@ -136,7 +157,8 @@ class _Head:
             erased = found if self.mistake == "erase without beta" else beta * found
             written = v if self.mistake == "write without beta" else beta * v
             change = self._take("change", t, written - erased, s)
-            return self._take("M", t, decayed + np.outer(change, k), s)
+            along = k if self.written is None else self.written
+            return self._take("M", t, decayed + np.outer(change, along), s)
         vectors = self._vectors(j, k)
         if vectors is not None:
             a, b = (

@@ -42,6 +42,8 @@ class Member(NamedTuple):
         decay, query_scale, norm: values of parameters that a case leaves open.
         heads: whether head h has the gate 1 - 2^(-5-h).
         sums: whether a read is divided by what its query finds in the sum of keys (DPLR-19).
+        squares: whether pairs are written along preconditioned keys (DPLR-20).
+        floor: least length that a norm divides by; 0 for eps under the root.
     """
 
     formula: Formula
@@ -50,6 +52,8 @@ class Member(NamedTuple):
     norm: str = "none"
     heads: bool = False
     sums: bool = False
+    squares: bool = False
+    floor: float = 0.0
 
 
 def _needed(row: Row, name: str) -> Matrix:
@@ -120,4 +124,6 @@ MEMBERS: dict[str | None, Member] = {
     "qwen3_next": _DELTA._replace(norm="l2"),
     "kimi_linear": _DELTA._replace(norm="l2"),
     "linear_attn_normalized": Member(plain, sums=True),
+    "precond_kda": _DELTA._replace(squares=True),
+    "precond_gated_delta": _DELTA._replace(squares=True, norm="l2", floor=1e-12),
 }

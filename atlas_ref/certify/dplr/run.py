@@ -1,6 +1,6 @@
 """A sequence of rule dplr on balls, token by token (CERT-18).
 
-Written from DPLR-1 to DPLR-7, DPLR-19 and DPLRCASE-2 to DPLRCASE-5.
+Written from DPLR-1 to DPLR-7, DPLR-19, DPLR-20 and DPLRCASE-2 to DPLRCASE-5.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flint import arb
 from atlas_ref.certify.dplr.members import MEMBERS
 from atlas_ref.certify.functions import exponentials, inverse, normalised
 from atlas_ref.certify.inputs import Inputs
-from atlas_ref.certify.matrix import Matrix, hadamard, mark, number, sane, scaled, zeros
+from atlas_ref.certify.matrix import Matrix, each, hadamard, mark, number, sane, scaled, zeros
 from atlas_ref.certify.run import Results
 
 #: Parameters that a case leaves open (DPLRCASE-2); the others are the member's.
@@ -47,12 +47,14 @@ def refusal(header: Any) -> str:
     instead = "is not yet supported; tolerance measures how results round"
     if stated.get("member") not in MEMBERS:
         return f"parameters.member: certify of {stated['member']} {instead}"
+    if MEMBERS[stated.get("member")].squares and stated.get("groups", 1) != 1:
+        return f"parameters.groups: certify of {stated['member']} with groups {instead}"
     unknown = [name for name in stated if name not in (*DEFAULTS, *OWN)]
     return f"parameters.{unknown[0]}: certify under it {instead}" if unknown else ""
 
 
 class _Norm(NamedTuple):
-    """x / sqrt(sum x^2 + eps), as settings of `functions.normalised`."""
+    """x / sqrt(sum x^2 + eps), or x over a length of at least eps, for `functions.normalised`."""
 
     norm_eps: float
     norm_guard: str = "root"
@@ -96,19 +98,39 @@ class Sequence:
         """
         given = self.inputs.optional("in/M0", *self.index)
         first = zeros(self.d_out, self.d_in) if given is None else self.laid(given)
-        M, z, reads = first, self.first_sum(), []
+        M, z, A, reads = first, self.first_sum(), self.first_squares(), []
         for t in range(self.count):
             watch("tokens", t)
             self.marks.append(mark())
             if self.inputs.flag("in/reset", t, False):
-                M, z = first, self.first_sum()
+                M, z, A = first, self.first_sum(), self.first_squares()
             before, active = M, self.inputs.flag("in/active", t, True)
             if active:
-                M, z = self.token(M, t), self.summed(z, t)
+                A = self.squared(A, t)
+                M, z = self.token(M, t, A), self.summed(z, t)
             read = self.read(before if "in/bonus" in self.inputs else M, t, active)
             reads.append(read if z is None else self.divided(read, z, t))
-        sums: Results = {} if z is None else {"out/z": z}
-        return {"out/y": reads, "out/M": self.laid(M), **sums}
+        seconds = {"out/z": z, "out/A": A}
+        own: Results = {name: state for name, state in seconds.items() if state is not None}
+        return {"out/y": reads, "out/M": self.laid(M), **own}
+
+    def first_squares(self) -> Matrix | None:
+        """A before the first token; None where keys are written as they are (DPLR-20)."""
+        if not self.member.squares:
+            return None
+        given = self.inputs.optional("in/A0", *self.key_index)
+        return zeros(self.d_in, 1) if given is None else given
+
+    def squared(self, A: Matrix | None, t: int) -> Matrix | None:
+        """A after the squares of a key (DPLR-20)."""
+        if A is None:
+            return None
+        key = self.key("in/k", t)
+        gate, rate = (
+            self.inputs.get(f"in/{name}_precond", *self.key_index, t)
+            for name in ("log_retain", "beta")
+        )
+        return scaled(exponentials(gate), A) + scaled(rate, hadamard(key, key))
 
     def first_sum(self) -> Matrix | None:
         """The sum of keys before the first token; None for reads that nothing divides (DPLR-19)."""
@@ -127,17 +149,20 @@ class Sequence:
         """A read over s z.q + eps (DPLR-19)."""
         return scaled(inverse(self.scaled(z.T @ self.key("in/q", t)).plus(EPS)), read)
 
-    def token(self, M: Matrix, t: int) -> Matrix:
+    def token(self, M: Matrix, t: int, A: Matrix | None = None) -> Matrix:
         """M behind a token: one decay, and an erase and a write of each of its rows (DPLR-4)."""
         gate = self.gate(t)
         for j in range(t * self.steps, (t + 1) * self.steps):
-            M = sane(self.written(M, j, gate if j == t * self.steps else None))
+            M = sane(self.written(M, j, gate if j == t * self.steps else None, A))
         return M
 
-    def written(self, M: Matrix, j: int, gate: Matrix | None) -> Matrix:
+    def written(self, M: Matrix, j: int, gate: Matrix | None, A: Matrix | None = None) -> Matrix:
         """M behind the erase and the write of a row (DPLR-2, DPLR-3)."""
         key, value = self.key("in/k", j), self.inputs.get("in/v", *self.index, j)
         write = self.member.formula(lambda name: self.row(name, j), key, value)
+        if A is not None:
+            key = hadamard(factors(A), key)
+            write = write._replace(along=key)
         decayed = M if gate is None else decay(gate, M)
         after = decayed + write.value @ key.T
         if write.read is None or write.along is None:
@@ -154,7 +179,9 @@ class Sequence:
         """A key or query under its norm, from its own head (DPLR-6, DPLRCASE-2)."""
         kind = self.s["k_norm" if name == "in/k" else "q_norm"]
         x = self.inputs.get(name, *self.key_index, j)
-        return normalised(x, kind, _Norm(self.s["norm_eps"]))
+        floor = self.member.floor
+        norm = _Norm(floor, "clamp") if floor else _Norm(self.s["norm_eps"])
+        return normalised(x, kind, norm)
 
     def gate(self, t: int) -> Matrix | None:
         """The gate of a token, 1 x 1 or a column of channels; None for 1 (DPLR-1)."""
@@ -176,6 +203,16 @@ class Sequence:
     def scaled(self, y: Matrix) -> Matrix:
         """What a query finds, under its scale."""
         return y if self.s["query_scale"] == 1 else y.times(1 / arb(self.d_in).sqrt())
+
+
+def factors(A: Matrix) -> Matrix:
+    """1.5^(-r / (1 + |r|)) with r = log(A + 1e-6) + 0.2 (DPLR-20).
+
+    The slope of r / (1 + |r|) is 1 / (1 + |r|)^2, at 0 too.
+    """
+    r = each(A.plus(arb(1e-6)), lambda x: x.log(), lambda x: 1 / x).plus(arb(0.2))
+    share = each(r, lambda x: x / (1 + abs(x)), lambda x: 1 / (1 + abs(x)) ** 2)
+    return exponentials(share.times(-arb(1.5).log()))
 
 
 def decay(gate: Matrix, M: Matrix) -> Matrix:

@@ -82,7 +82,13 @@ def as_layer(data: dict[str, Any]) -> dict[str, Any]:
 
 #: Rule of recordings of the linear family, and the words of their tensors for those of a case.
 LINEAR_FAMILY = "family"
-OF_FAMILY = {"state0": "M0", "state_bar": "M_bar", "state": "M", "log_decay": "log_retain"}
+OF_FAMILY = {
+    "state0": "M0",
+    "state_bar": "M_bar",
+    "state": "M",
+    "log_decay": "log_retain",
+    "log_decay_precond": "log_retain_precond",
+}
 
 #: Tensors of such a recording that are vectors, kept as matrices of one row.
 OF_ONE_ROW = ("z0", "z_bar", "z")

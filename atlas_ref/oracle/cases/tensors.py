@@ -15,7 +15,15 @@ from atlas_ref.types import bind_dims
 from tape import ops
 
 #: Cotangents: inputs that have no gradient themselves.
-COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/z_bar", "in/X_bar", "in/phi_bar")
+COTANGENTS = (
+    "in/y_bar",
+    "in/M_bar",
+    "in/S_bar",
+    "in/z_bar",
+    "in/A_bar",
+    "in/X_bar",
+    "in/phi_bar",
+)
 
 #: Cotangents of the final state of a layer begin so, and those of turned queries and keys.
 STATE_BAR = "in/state_bar/"

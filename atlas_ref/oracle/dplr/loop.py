@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
-from atlas_ref.oracle.dplr.parameters import parsed
+from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.preconditioner import preconditioned
 from atlas_ref.oracle.dplr.program import Inputs, Program
 from atlas_ref.types import Array
 from tape import ops
+
+#: A state beside the memory after the last token, under its name in files.
+Seconds = dict[str, Array]
 
 
 def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
@@ -27,7 +32,7 @@ def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
 
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
-    own, x = p.own, _of_value_heads(p, inputs, rounding)
+    own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
     first = _first(p, x)
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
     M, reads = first, []
@@ -45,8 +50,8 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
     turned = (own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
     last = M.swapaxes(-1, -2) if turned else M
-    sums = {} if by is None else {"out/z": by.z}
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **sums}
+    after |= {} if by is None else {"out/z": by.z}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
@@ -74,7 +79,7 @@ def _seen(
         return before if gate is None else gate * before
     if "in/bonus" not in x or not writes:
         return M
-    u = x["in/bonus"] * x["in/k"][..., t, :]
+    u = x["in/bonus"] * x[WRITTEN][..., t, :]
     of = M if p.bonus_late else before
     return rounding.way.scaled_sum(x["in/v"][..., t, :, None], u[..., None, :], of)
 
@@ -92,19 +97,30 @@ def _read(
     return y
 
 
-def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
-    """Inputs with keys and queries under their norm, one for each value head."""
+def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str, Array], Seconds]:
+    """Inputs with keys and queries under their norm, one for each value head, and a second state."""
     own, x = p.own, dict(inputs)
-    x["bare key"] = inputs["in/k"]
-    for name in ("in/k", "in/q", "bare key"):
-        z = x[name]
-        if name != "bare key" and own.norm(name) == "l2":
-            square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
-            length = rounding.touch(ops.sqrt(square + own.norm_eps))
-            z = z / (ops.stop_gradient(length) if p.held == "norm" else length)
-            z = _hooked(p, name, z)
-        x[name] = z if own.groups == 1 else _spread(p, z)
-    return x
+    for name in ("in/k", "in/q"):
+        if own.norm(name) == "l2":
+            length = _length(own, x[name], rounding)
+            z = x[name] / (ops.stop_gradient(length) if p.held == "norm" else length)
+            x[name] = _hooked(p, name, z)
+    x |= {"bare key": inputs["in/k"], WRITTEN: x["in/k"]}
+    after: Seconds = {}
+    if own.of.second == "A":
+        x[WRITTEN], after["out/A"] = preconditioned(p, x, rounding)
+    for name in ("in/k", "in/q", "bare key", WRITTEN):
+        x[name] = x[name] if own.groups == 1 else _spread(p, x[name])
+    return x, after
+
+
+def _length(own: Parameters, z: Array, rounding: Any) -> Array:
+    """The length of keys or queries, with eps under the root or a floor."""
+    square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
+    if not own.of.floor:
+        return rounding.touch(ops.sqrt(square + own.norm_eps))
+    short = ops.less(square, own.of.floor**2)
+    return ops.where(short, own.of.floor, rounding.touch(ops.sqrt(ops.where(short, 1.0, square))))
 
 
 def _hooked(p: Program, name: str, z: Array) -> Array:
@@ -172,7 +188,7 @@ def _same(x: Array) -> Array:
 
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:
     """What computes the memory after one erase and write; ops before it are computed."""
-    k = x["in/k"][..., j, :]
+    k = x[WRITTEN][..., j, :]
     k = _rate(x, j) * k if p.beta_on_keys else k
 
     def decayed(M: Array) -> Array:
@@ -278,8 +294,8 @@ def _erase(p: Program, x: Inputs, j: int) -> Erase | None:
 
 def _bare_erase(p: Program, x: Inputs, j: int) -> Erase | None:
     """The erase of a row by the member's formula; None for no erase."""
-    kind, k = p.own.of.erase, x["in/k"][..., j, :]
-    asked = x["bare key"][..., j, :] if p.erase_of == "bare key" else k
+    kind, k = p.own.of.erase, x[WRITTEN][..., j, :]
+    asked = x[p.erase_of if p.erase_of in ("bare key", WRITTEN) else "in/k"][..., j, :]
     if kind == "error":
         read = asked if p.erase_of else x[p.own.of.read][..., j, :]
         if p.no_beta == "erase":

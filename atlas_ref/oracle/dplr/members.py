@@ -24,7 +24,8 @@ class Member(NamedTuple):
         read: tensor that the erase reads under `error`.
         gated: whether it has a gate; `heads` for one fixed number a head.
         bonus: whether it reads before the write.
-        second: state beside the memory: z of DPLR-19.
+        second: state beside the memory: z of DPLR-19, A of DPLR-20.
+        floor: least length that a norm divides by; 0 for eps under the root.
     """
 
     source: str
@@ -35,7 +36,8 @@ class Member(NamedTuple):
     read: str = "in/k"
     gated: bool | Literal["heads"] = False
     bonus: bool = False
-    second: Literal["", "z"] = ""
+    second: Literal["", "z", "A"] = ""
+    floor: float = 0.0
 
 
 _FLA = "fla-core 0.6.0, ops/"
@@ -70,6 +72,13 @@ _ROWS: tuple[tuple[str, Member], ...] = (
     ("qwen3_next", _GATED_DELTA._replace(source="transformers 5.23.0, qwen3_next", norm="l2")),
     ("kimi_linear", _GATED_DELTA._replace(source="transformers 5.23.0, kimi_linear", norm="l2")),
     ("linear_attn_normalized", Member(f"{_FLA}linear_attn/naive.py, normalize", second="z")),
+    ("precond_kda", _GATED_DELTA._replace(source=f"{_FLA}precond_kda/naive.py", second="A")),
+    (
+        "precond_gated_delta",
+        _GATED_DELTA._replace(
+            source=f"{_FLA}precond_gated_delta_rule/naive.py", norm="l2", second="A", floor=1e-12
+        ),
+    ),
 )
 
 #: Name of a member -> its row.
@@ -88,10 +97,21 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 #: Members that a sweep draws where they are fixed alone: they came after its draws, which would be
 #: others with them (SWEEP-16).
-LATER = ("linear_attn_normalized",)
+LATER = ("linear_attn_normalized", "precond_kda", "precond_gated_delta")
 
 #: Tensors of a state beside the memory: before the first token, and the cotangent of the last.
-SECOND: dict[str, tuple[str, ...]] = {"": (), "z": ("in/z0", "in/z_bar")}
+SECOND: dict[str, tuple[str, ...]] = {
+    "": (),
+    "z": ("in/z0", "in/z_bar"),
+    "A": ("in/A0", "in/A_bar"),
+}
+
+#: Tensors that a state beside the memory is made of, which its members need.
+MADE_OF: dict[str, tuple[str, ...]] = {"A": ("in/log_retain_precond", "in/beta_precond")}
+
+
+#: Name of the preconditioned keys, which are no tensor of a case (DPLR-20).
+WRITTEN = "written key"
 
 
 def of(name: str | None) -> Member:
@@ -103,7 +123,8 @@ def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array
     """Value and vectors of the erase, as fields of the rule's tokens (DPLRCASE-3).
 
     Args:
-        x: tensors by name, normalised keys among them.
+        x: tensors by name, normalised keys among them, and `WRITTEN` where a pair is written along
+            another key.
         wide: an array of key heads -> that of value heads.
     """
     v = x["in/v"]
@@ -113,8 +134,8 @@ def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array
             pair["erase_scale"] = x["in/erase_scale"]
         return {"v": v, **pair}
     if member.erase == "error":
-        k = wide(x["in/k"])
-        read = k if member.read == "in/k" else x[member.read]
+        k, asked = wide(x.get(WRITTEN, x["in/k"])), wide(x["in/k"])
+        read = asked if member.read == "in/k" else x[member.read]
         if by_row(member, x):
             rate = x["in/beta"]
             return {"v": rate * v, "erase_read": read, "erase_write": k, "erase_scale": rate}

@@ -26,6 +26,8 @@ def listed(case: Any) -> list[Listed]:
     if own.norm("in/k") == "l2":
         names = [named("k", j, own.steps) for j in range(own.steps)]
         ops += [(name, ("in/k",), "DPLRCASE-2") for name in names]
+    if own.of.second == "A":
+        ops += _of_preconditioner(own)
     if gated:
         ops.append(("gate", (gate,) if gate else (), "DPLR-1" if gate else "DPLRCASE-3"))
     for j in range(own.steps):
@@ -34,6 +36,13 @@ def listed(case: Any) -> list[Listed]:
         ops.append(("q", ("in/q",), "DPLRCASE-2"))
     ops += _of_normaliser(own) if own.of.second == "z" else []
     return [*ops, _of_read(own, x)]
+
+
+def _of_preconditioner(own: Parameters) -> list[Listed]:
+    """The running sum of squares, and the key under it."""
+    key = "k" if own.norm("in/k") == "l2" else "in/k"
+    sums = ("A[t-1]", key, "in/log_retain_precond", "in/beta_precond")
+    return [("A", sums, "DPLR-20"), ("written_key", ("A", key), "DPLR-20")]
 
 
 def _of_normaliser(own: Parameters) -> list[Listed]:
@@ -56,12 +65,13 @@ def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
     if "in/active" in x and not np.any(x["in/active"]):
         return [(named("M", j, n), (before,), "DPLR-7")]
     key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
+    written = "written_key" if own.of.second == "A" else key
     ops: list[Listed] = []
     current = before
     if gated and not j:
         ops.append((named("decayed", j, n), (before, "gate"), clause))
         current = named("decayed", j, n)
-    added: tuple[str, ...] = ("in/v", key)
+    added: tuple[str, ...] = ("in/v", written)
     if kind != "none" and (kind != "given" or "in/erase_read" in x):
         vectors = [(named(each, j, n), _source(own, each, key)) for each in _vectors(kind)]
         ops += [(name, source, "DPLR-8" if own.member else "DPLR-2") for name, source in vectors]
@@ -71,10 +81,10 @@ def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
         added = (named("found", j, n), named("erase_write", j, n), *scale, *added)
     if kind == "gates":
         ops.append((named("value", j, n), ("in/v", "in/write_gate"), "DPLR-8"))
-        added = (*added[:2], named("value", j, n), key)
+        added = (*added[:2], named("value", j, n), written)
     if kind == "error":
         ops.append((named("change", j, n), (added[0], "in/v", "in/beta"), "DPLR-8"))
-        added = (named("change", j, n), key)
+        added = (named("change", j, n), written)
     return [*ops, (named("M", j, n), (current, *added), clause)]
 
 

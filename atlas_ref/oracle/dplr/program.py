@@ -36,7 +36,8 @@ class Program(NamedTuple):
         no_beta: side on which beta is 1.
         beta_on_keys: beta of each value scales key channels.
         erases: what the erase does: it takes away, adds, or is not there.
-        erase_of: the key that the erase reads with, without its norm or in place of erase_key.
+        erase_of: the key that the erase reads with, without its norm, in place of erase_key, or as
+            it is written.
         erase_late: the erase reads the memory after the write.
         reads: the memory that a query reads: before the token, or decayed alone.
         bonus_late: the read with a bonus is of the memory after the write.
@@ -47,6 +48,8 @@ class Program(NamedTuple):
         normaliser: what a normalised read is divided by: nothing, what its query without the
             scale finds in the sum of keys, or 1 where that is less; a sum of before the token.
         sum_from_zero: the sum of keys starts from zero.
+        precond: what stands for the preconditioner: nothing, that of before the token, or one
+            around A = 1.
         held: what gradients do not go through.
         take: the hook at every op.
     """
@@ -59,7 +62,7 @@ class Program(NamedTuple):
     no_beta: Literal["", "erase", "write"] = ""
     beta_on_keys: bool = False
     erases: Literal["away", "adds", "nothing"] = "away"
-    erase_of: Literal["", "bare key", "key"] = ""
+    erase_of: Literal["", "bare key", "key", "written key"] = ""
     erase_late: bool = False
     reads: Literal["", "before", "decayed"] = ""
     bonus_late: bool = False
@@ -70,7 +73,10 @@ class Program(NamedTuple):
     transposed: Literal["", "first", "last"] = ""
     normaliser: Literal["", "absent", "bare", "at least 1", "before"] = ""
     sum_from_zero: bool = False
-    held: Literal["", "erase", "norm", "memory", "heads", "log", "gate", "normaliser"] = ""
+    precond: Literal["", "nothing", "before", "no centre"] = ""
+    held: Literal[
+        "", "erase", "norm", "memory", "heads", "log", "gate", "normaliser", "preconditioner"
+    ] = ""
     take: Take = computed
 
     def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from atlas_ref.messages import meant
 from atlas_ref.oracle.dplr import parameters
-from atlas_ref.oracle.dplr.members import NEEDS, SECOND
+from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.oracle.subjects.values import check_entries, check_values
@@ -31,16 +31,20 @@ TENSORS: dict[str, Tensor] = {
     "in/alpha": Tensor("... R d_in", "by member"),
     "in/kk": Tensor("... R d_in", "by member"),
     "in/a": Tensor("... R d_in", "by member"),
+    "in/log_retain_precond": Tensor("heads T", "by member", high=0.0),
+    "in/beta_precond": Tensor("heads T", "by member", 0.0),
     "in/erase_gate": Tensor("... R d_in", "by member"),
     "in/write_gate": Tensor("... R d_out", "by member"),
     "in/bonus": Tensor("d_in, or heads d_in", "no read before the write"),
     "in/M0": Tensor("... d_out d_in", "0"),
     "in/z0": Tensor("... d_in", "0"),
+    "in/A0": Tensor("heads d_in", "0", 0.0),
     "in/active": Tensor("T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
     "in/z_bar": Tensor("... d_in", "0"),
+    "in/A_bar": Tensor("heads d_in", "0"),
 }
 
 Shapes = dict[str, tuple[tuple[int, ...], ...]]
@@ -49,7 +53,7 @@ Shapes = dict[str, tuple[tuple[int, ...], ...]]
 def names(own: Parameters) -> tuple[set[str], set[str]]:
     """Tensors that a case of these settings needs, and those that it may have (DPLRCASE-4)."""
     member = own.of
-    needed = {"in/k", "in/v", "in/q", *NEEDS[member.erase]}
+    needed = {"in/k", "in/v", "in/q", *NEEDS[member.erase], *MADE_OF.get(member.second, ())}
     if member.read != "in/k":
         needed.add(member.read)
     if own.member is not None and member.bonus:
@@ -101,6 +105,8 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         "in/M0": (memory,),
         "in/M_bar": (memory,),
         **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
+        **dict.fromkeys(SECOND["A"], ((*heads, d_in),)),
+        **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
         "in/active": ((T,),),
         "in/reset": ((T,),),
         "in/y_bar": ((*lead, T, d_out),),
@@ -122,12 +128,17 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if tuple(value.shape) not in needed[name]:
             words = " or ".join(map(str, dict.fromkeys(needed[name])))
             raise ValueError(f"{name}: shape {tuple(value.shape)}, expected {words}")
-        if name == "in/log_retain":
+        if name.startswith("in/log_"):
             _check_log(name, value)
         else:
             check_values(name, value, TENSORS[name])
     if "in/bonus" in inputs and own.steps > 1:
         raise ValueError(f"in/bonus: a read before the write has one step, found {own.steps}")
+    if own.of.second == "A" and own.steps > 1:
+        raise ValueError(
+            f"parameters.steps: {own.steps}, but A of member {own.member} moves once a token; 1 is "
+            "needed"
+        )
     return {name: inputs[name] for name in TENSORS if name in inputs}
 
 
@@ -186,6 +197,10 @@ def draw(
         tensors[name] = x if name in ("in/v", "in/q") else x / np.sqrt(request.d_in)
     if own.of.gated is True:
         tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])
+    if own.of.second == "A":
+        shape = made["in/beta_precond"][0]
+        tensors["in/log_retain_precond"] = np.log(generator.uniform(0.8, 1.0, shape))
+        tensors["in/beta_precond"] = generator.uniform(0.1, 0.9, shape)
     if own.of.erase == "error":
         tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
     steps = np.arange(T)

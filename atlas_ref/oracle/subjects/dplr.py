@@ -20,7 +20,8 @@ from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
-from atlas_ref.rules import dplr, normalised_reads
+from atlas_ref.parts.norms import normalised
+from atlas_ref.rules import dplr, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
 from tape import ops
 
@@ -30,10 +31,10 @@ TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 NAMES = "|".join(
     n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset") and not n.endswith("_bar")
 )
-RESULTS = re.compile(rf"out/(y|M|z)|grad/({NAMES})")
-STATE = re.compile("out/(M|z)")
+RESULTS = re.compile(rf"out/(y|M|z|A)|grad/({NAMES})")
+STATE = re.compile("out/(M|z|A)")
 
-CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19"}
+CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19", "out/A": "DPLR-20"}
 
 
 def _evaluate(
@@ -42,14 +43,15 @@ def _evaluate(
     own = parameters.parsed(case.header)
     x = dict(inputs)
     for name in ("in/k", "in/q"):
-        if own.norm(name) == "l2":
-            square = ops.sum(x[name] * x[name], axis=-1, keepdims=True)
-            x[name] = x[name] / ops.sqrt(square + own.norm_eps)
-    member = own.of
+        x[name] = _normed(own, name, x[name])
+    member, seconds = own.of, dict[str, Array]()
+    if member.second == "A":
+        x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
     fields = members.tokens(member, x, lambda z: dplr.of_groups(z, own.groups))
     for name in ("k", "q", "retain", "log_retain", "bonus"):
         if f"in/{name}" in x:
             fields[name] = x[f"in/{name}"]
+    fields["k"] = x.get(members.WRITTEN, x["in/k"])
     if member.gated == "heads":
         fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
     for name in ("active", "reset"):
@@ -58,11 +60,37 @@ def _evaluate(
     config, tokens = _config(own, x), dplr.Tokens(**fields)
     run = partial(_run, form, chunk)
     if member.second == "z":
-        normalised = _normalised(own, config, x)
-        after, y = normalised_reads.run(config, tokens, normalised, run=run)
+        first = _with_sum(own, config, x)
+        after, y = normalised_reads.run(config, tokens, first, run=run)
         return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
     last, y = run(config, tokens, _start(own, config, x))
-    return {"out/y": y, "out/M": _turned(own, last.M)}, None
+    return {"out/y": y, "out/M": _turned(own, last.M), **seconds}, None
+
+
+def _normed(own: Parameters, name: str, x: Array) -> Array:
+    """Keys or queries under the norm in force (DPLRCASE-2)."""
+    if own.norm(name) == "none":
+        return x
+    if own.of.floor:
+        return normalised(x, "l2", eps=own.of.floor, guard="clamp")
+    square = ops.sum(x * x, axis=-1, keepdims=True)
+    return x / ops.sqrt(square + own.norm_eps)
+
+
+def _preconditioned(x: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Preconditioned keys of key heads, and A after the last of them (DPLR-20)."""
+    k = x["in/k"]
+    masks = {
+        name: np.asarray(x[f"in/{name}"]).astype(bool)
+        for name in ("active", "reset")
+        if f"in/{name}" in x
+    }
+    tokens = preconditioned_keys.Tokens(
+        k=k, log_retain=x["in/log_retain_precond"], step_size=x["in/beta_precond"], **masks
+    )
+    zeros = ops.zeros_like(k, shape=(*k.shape[:-2], k.shape[-1]))
+    keys = preconditioned_keys.run(tokens, preconditioned_keys.State(A=x.get("in/A0", zeros)))
+    return keys.p, keys.state.A
 
 
 def _run(
@@ -72,7 +100,7 @@ def _run(
     return forms.run(form, config, tokens, state, chunk)
 
 
-def _normalised(
+def _with_sum(
     own: Parameters, config: dplr.Config, x: Mapping[str, Array]
 ) -> normalised_reads.State:
     """The state of normalised reads before the first token (DPLR-19)."""
@@ -121,6 +149,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
+    elif own.norm_eps != 1e-6 and own.of.floor:
+        reasons["parameters.norm_eps"] = f"the norm has the floor {own.of.floor:g} instead"
     return reasons
 
 
@@ -142,7 +172,7 @@ def _features(case: Any) -> set[str]:
         "reset": "in/reset" in case.inputs,
         "heads": len(v) > 2 and v[-3] > 1,
         "rectangular": k[-1] != v[-1],
-        "state": bool({"in/M0", "in/z0"} & case.inputs.keys()),
+        "state": bool({"in/M0", "in/z0", "in/A0"} & case.inputs.keys()),
     }
     return {name for name, value in has.items() if value}
 

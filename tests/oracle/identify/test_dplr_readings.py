@@ -34,6 +34,8 @@ def made(member=None, *, logs=False, start=True, drop=(), events=True, **fields)
         x["in/M0"] = x["in/M0"][..., : fields.get("d_out", 3), : fields.get("d_in", 3)]
     if start and parameters.parsed(case.header).of.second == "z":
         x["in/z0"] = draw.uniform(0.0, 1.0, (*x["in/v"].shape[:-2], x["in/k"].shape[-1]))
+    if start and parameters.parsed(case.header).of.second == "A":
+        x["in/A0"] = draw.uniform(0.0, 1.0, (*x["in/k"].shape[:-2], x["in/k"].shape[-1]))
     if "in/retain" in x:
         x["in/retain"] = draw.uniform(0.3, 0.9, x["in/retain"].shape)
     if logs:
@@ -63,6 +65,8 @@ CASES = {
     "delta": by_value("delta"),
     "rows": by_value(None, d_out=4, start=False),
     "linear_attn": made("linear_attn", start=False),
+    "squares": made("precond_kda", parameters=GROUPS, heads=2),
+    "units": made("precond_gated_delta", start=False, events=False),
     "normalised": made("linear_attn_normalized", parameters=GROUPS, heads=2),
     "sums": made("linear_attn_normalized", start=False, events=False),
     "oblong": made("gla", d_out=4, heads=2, start=False),
@@ -76,7 +80,7 @@ def of_case(case):
     return types.SimpleNamespace(
         erase=own.of.erase, decay=own.order, scale=scale, steps=own.steps, groups=own.groups,
         k_norm=own.norm("in/k"), q_norm=own.norm("in/q"), eps=own.norm_eps,
-        second=own.of.second,
+        second=own.of.second, floor=own.of.floor,
     )  # fmt: skip
 
 
@@ -175,13 +179,14 @@ HELD = [
     ("kda", "heads held"),
     ("qwen3_next", "norm held"),
     ("normalised", "normaliser held"),
+    ("squares", "preconditioner held"),
 ]
 
 
 def gradients(case, mistake):
     """Derivatives by complex steps, in which a part that is held fixed has no imaginary part."""
     bars = {"y": case.inputs["in/y_bar"]}
-    bars |= {name: case.inputs.get(f"in/{name}_bar", 0.0) for name in ("M", "z")}
+    bars |= {name: case.inputs.get(f"in/{name}_bar", 0.0) for name in ("M", "z", "A")}
     found = {}
     for name in (each[3:] for each in case.inputs if each[3:] in STEPPED):
         x, slopes = case.inputs[f"in/{name}"], []
@@ -194,11 +199,12 @@ def gradients(case, mistake):
     return found
 
 
-STEPPED = ("k", "v", "q", "retain", "log_retain", "beta", "M0", "z0")
+PRECOND = ("log_retain_precond", "beta_precond", "A0")
+STEPPED = ("k", "v", "q", "retain", "log_retain", "beta", "M0", "z0", *PRECOND)
 
 
 @pytest.mark.clause("DPLRCASE-1")
-@pytest.mark.parametrize("name", ["kda", "qwen3_next", "normalised"])
+@pytest.mark.parametrize("name", ["kda", "qwen3_next", "normalised", "squares"])
 def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name):
     case = CASES[name]
     want = evaluate(case, grad=True).tensors

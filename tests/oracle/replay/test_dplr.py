@@ -39,6 +39,9 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
     if start and parameters.parsed(case.header).of.second == "z":
         sums = (*x["in/v"].shape[:-2], x["in/k"].shape[-1])
         x |= {"in/z0": draw.uniform(0.0, 1.0, sums), "in/z_bar": draw.standard_normal(sums)}
+    if start and parameters.parsed(case.header).of.second == "A":
+        squares = (*x["in/k"].shape[:-2], x["in/k"].shape[-1])
+        x |= {"in/A0": draw.uniform(0.0, 1.0, squares), "in/A_bar": draw.standard_normal(squares)}
     if "in/retain" in x:
         x["in/retain"] = draw.uniform(0.3, 0.9, x["in/retain"].shape)
     if logs:
@@ -69,6 +72,7 @@ CASES = {
     "values": by_value("delta", d_out=4),
     "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
+    "squares": made("precond_kda", parameters={"groups": 2, **KEYS}),
     "normalised": made("linear_attn_normalized", parameters={"groups": 2, "steps": 2, **KEYS}),
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
@@ -110,6 +114,7 @@ def test_every_op_and_its_adjoint_are_those_of_loops(name: str) -> None:
     case = CASES[name]
     x, own = of_case(case)
     bars = {"y": x["y_bar"], "M": x.get("M_bar", 0.0), "z": x.get("z_bar", 0.0)}
+    bars["A"] = x.get("A_bar", 0.0)
     recorded, wanted = trace(case, grad=True), planted(case, kind=float)
     assert set(recorded) == set(wanted) | {n.replace("trace/", "trace_grad/") for n in wanted}
     for op in (n[6:] for n in wanted):
@@ -162,6 +167,13 @@ PLANTED = [
     ("plain", "scale twice", "y", 0, "as if the scale of a query was applied twice"),
     ("product", "gate at steps", "step1/found", 0, "as if every step of a token decayed"),
     ("rwkv6", "bonus late", "y", 0, BONUS),
+    (
+        "squares",
+        "key as it is",
+        "written_key",
+        0,
+        "as if pairs were written along keys as they are",
+    ),
     ("kda", "round robin", "erase_read", 0, "as if value heads took key heads round robin"),
 ]
 

@@ -109,7 +109,7 @@ def test_a_case_without_a_member_is_the_loop_that_the_clauses_print(decay, layou
         assert_close("M", last if layout == "(d_out, d_in)" else last.T, M, ANALYTIC)
 
 
-@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19")
+@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19", "DPLR-20")
 @pytest.mark.parametrize("member", NAMES)
 def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member):
     case = drawn(member)
@@ -166,6 +166,8 @@ def test_settings_without_effect_are_void_and_features_are_named():
         "parameters.norm_eps": "there is no norm",
     }
     assert drawn("kda", parameters={"decay": "after_error"}).void == {}
+    floored = drawn("precond_gated_delta", parameters={"norm_eps": 0.5})
+    assert floored.void == {"parameters.norm_eps": "the norm has the floor 1e-12 instead"}
     delta = drawn("delta", parameters={"decay": "before_error"})
     assert delta.void == {"parameters.decay": "nothing decays"}
     full = changed(drawn(pulse=2, reset=3), M0=np.ones((2, 3, 4)))
@@ -178,6 +180,14 @@ def test_settings_without_effect_are_void_and_features_are_named():
     [
         (None, {"parameters": {"step": 2}}, "parameters.step: the rule dplr has none"),
         (None, {"parameters": {"member": "gsa"}}, "parameters.member"),
+        (
+            "precond_kda",
+            {"beta_precond": np.full((2, 5), -0.1)},
+            "in/beta_precond: entries must be",
+        ),
+        ("precond_kda", {"A0": np.ones((2, 3))}, r"in/A0: shape \(2, 3\), expected \(2, 4\)"),
+        ("kda", {"A0": np.ones((2, 4))}, "in/A0: unknown tensor for member kda"),
+        ("linear_attn_normalized", {"z0": np.ones((2, 1, 4))}, r"in/z0: shape \(2, 1, 4\), exp"),
         (None, {"parameters": {"steps": 2}}, "in/v: 5 rows, expected whole tokens"),
         ("kda", {"parameters": {"member": "kda", "groups": 3}}, "in/v: leading axes"),
         ("kda", {"drop": ("in/beta",)}, r"in/beta: missing, axes \(\.\.\. R"),
@@ -196,6 +206,14 @@ def test_what_a_case_does_not_have_is_refused_in_one_line(member, change, messag
         change = {**change, "drop": ("in/retain",)}
     with pytest.raises(atlas_ref.CaseError, match=message):
         changed(case, **change)
+
+
+@pytest.mark.clause("DPLRCASE-4", "DPLR-20")
+def test_several_steps_of_a_token_with_preconditioned_keys_are_refused():
+    case = drawn("precond_kda", cotangent=False)
+    wide = {n: np.repeat(case.inputs[f"in/{n}"], 2, axis=1) for n in ("k", "v", "beta")}
+    with pytest.raises(atlas_ref.CaseError, match=r"parameters.steps: 2, but A of member precond_"):
+        changed(case, parameters={"member": "precond_kda", "steps": 2}, **wide)
 
 
 @pytest.mark.clause("DPLRCASE-4")

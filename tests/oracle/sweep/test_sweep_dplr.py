@@ -139,10 +139,14 @@ def test_a_right_kernel_passes(tmp_path: Path) -> None:
 
 
 #: Member that is drawn where it is fixed -> a kernel with a mistake in it.
-OF_LATER = {"linear_attn_normalized": kernels.bare_divisor}
+OF_LATER = {
+    "linear_attn_normalized": kernels.bare_divisor,
+    "precond_kda": kernels.uncentred,
+    "precond_gated_delta": kernels.uncentred,
+}
 
 
-@pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19")
+@pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19", "DPLR-20")
 @pytest.mark.parametrize("member", LATER)
 def test_a_later_member_is_drawn_where_it_is_fixed(member: str, tmp_path: Path) -> None:
     fixed = {"member": (member,)}

@@ -55,7 +55,7 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
     yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)") if scaled)
     for name in ("q_norm", "k_norm") if scaled else ("k_norm",):
         yield from ({name: value} for value in ("none", "l2"))
-    if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")):
+    if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")) and not at.own.of.floor:
         yield from ({"norm_eps": value} for value in EPS)
     if at.square or "in/M0" not in at.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
@@ -81,5 +81,5 @@ def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     given = "in/erase_read" in at.inputs or of.erase not in ("none", "given")
     erase = (of.erase, of.read) if given else None
     order = own.order if given and gate else None
-    eps = own.norm_eps if "l2" in norms else None
+    eps = (of.floor or own.norm_eps) if "l2" in norms else None
     return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second)

@@ -18,7 +18,13 @@ Change = Callable[[Inputs], Inputs]
 def habits(at: Seen) -> list[Reading]:
     """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
     every = [*_of_gate(at), *_of_erase(at), *_of_rates(at), *_of_read(at), *_of_heads(at)]
-    every += [*_of_normaliser(at), *_of_state(at), *_of_events(at), *_of_tokens(at)]
+    every += [
+        *_of_normaliser(at),
+        *_of_preconditioner(at),
+        *_of_state(at),
+        *_of_events(at),
+        *_of_tokens(at),
+    ]
     graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
     return [*every, *(_of_gradients(at) if graded else [])]
 
@@ -148,6 +154,28 @@ def _of_normaliser(at: Seen) -> Iterator[Reading]:
         yield _mistake("z0 ignored", "in/z0 was absent", sum_from_zero=True)
 
 
+def _of_preconditioner(at: Seen) -> Iterator[Reading]:
+    """Keys that are preconditioned at another place, by another sum, or not at all."""
+    if at.own.of.second != "A":
+        return
+    yield _mistake("key as it is", "pairs were written along keys as they are", precond="nothing")
+    words = "the erase read with the key that is written"
+    yield _mistake("erase of written key", words, erase_of="written key")
+    words = "keys were preconditioned by the squares of before their token"
+    yield _mistake("squares of before", words, precond="before")
+    yield _mistake("no centre", "the log of A had no centre", precond="no centre")
+    name = "in/log_retain_precond"
+    words = "A did not decay"
+    yield _mistake("A without decay", words, _changed(name, lambda x: ops.zeros_like(x)))
+    yield _mistake("beta_precond forgotten", "in/beta_precond was 1", _changed(PRECOND, _ones))
+    if "in/A0" in at.inputs:
+        yield _mistake("A0 ignored", "in/A0 was absent", _without("in/A0"))
+
+
+#: Weights of squares of keys.
+PRECOND = "in/beta_precond"
+
+
 def _of_heads(at: Seen) -> Iterator[Reading]:
     if at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1:
         words = "value heads took key heads round robin"
@@ -216,6 +244,8 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
         yield _held("memory", "no gradient went from a token to the memory before it")
     if at.own.of.second == "z":
         yield _held("normaliser", "no gradient went through what reads are divided by")
+    if at.own.of.second == "A":
+        yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
     if at.own.groups > 1:
         yield _held("heads", "keys and queries had the gradient of the first value head of a group")
 

@@ -22,6 +22,8 @@ PLAINER = (None, "linear_attn", "simple_gla", "delta", "gated_delta")
 OPTIONAL = (
     ("in/M0", "in/M_bar", "in/z0", "in/z_bar"),
     ("in/z0", "in/z_bar"),
+    ("in/A0", "in/A_bar"),
+    ("in/A0",),
     ("in/z0",),
     ("in/M0", "in/M_bar"),
     ("in/M_bar",),

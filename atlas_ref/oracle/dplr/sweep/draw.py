@@ -48,7 +48,7 @@ OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TE
 LONG_SPACE = {"tokens": LONG}
 
 #: States that are sums of what is positive.
-POSITIVE = ("in/z0",)
+POSITIVE = ("in/z0", "in/A0")
 
 #: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
 _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
@@ -68,8 +68,8 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     drawn |= dict.fromkeys(idle - set(choices), "absent")
     if "rates" not in choices and not _erases(member.erase, drawn["erase"]):
         drawn["rates"] = "row"
-    reads_before = drawn["bonus"] != "absent" or (named and member.bonus)
-    if reads_before and "steps" not in choices:
+    single = drawn["bonus"] != "absent" or (named and (member.bonus or member.second == "A"))
+    if single and "steps" not in choices:
         drawn["steps"] = 1
     settings = {each: drawn.pop(each) for each in OF_PARAMETERS}
     own = {
@@ -168,12 +168,13 @@ def _short(x: Any) -> Any:
 
 def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
     """A third of gates and rates exactly 0 or 1, of logs of gates one of `_EDGES`."""
-    for name in ("in/retain", "in/beta"):
+    for name in ("in/retain", "in/beta", "in/beta_precond"):
         if name in inputs:
             some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
-    if "in/log_retain" in inputs:
-        logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs["in/log_retain"].shape)]
-        some(inputs, "in/log_retain", draw, logs)
+    for name in ("in/log_retain", "in/log_retain_precond"):
+        if name in inputs:
+            logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs[name].shape)]
+            some(inputs, name, draw, logs)
 
 
 def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
