@@ -1,8 +1,8 @@
 """The forms of dplr beside gated delta, the same sizes in one process, and fla-core's references beside
 them.
 
-A sample is divided by its neighbours, gated delta's, on one processor by the wall; both go through
-the same checks. fla-core's references have a process of their own, with as many threads as there are
+A sample is divided by its neighbours, gated delta's, in CPU time of one processor; both go
+through the same checks. fla-core's references have a process of their own, with as many threads as there are
 processors: KDA in chunks, GLA token by token, since it has no chunks of that, and in chunks GLA with
 one gate for all channels (simple GLA).
 """
@@ -10,6 +10,7 @@ one gate for all channels (simple GLA).
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -140,7 +141,10 @@ def _beside_gated_delta(member: str, form: str, sizes: tuple[int, int, int], kin
     with on_one_processor():
         times = [runs_within(each, SAMPLE) for each in (ours, theirs)]
         timing = alternated(
-            *(timer(repeated(*each)) for each in zip((ours, theirs), times, strict=True)),
+            *(
+                timer(repeated(*each), time.process_time)
+                for each in zip((ours, theirs), times, strict=True)
+            ),
             samples=SAMPLES[form],
         )
     return Row(
@@ -152,7 +156,7 @@ def _beside_gated_delta(member: str, form: str, sizes: tuple[int, int, int], kin
         Spread.of([each * times[1] / times[0] for each in timing.ratio]),
         Target("at most", GATED_DELTA) if form == "scan" else None,
         error(member, form, kind),
-        note="wall time, one processor",
+        note="CPU time, one processor",
         meaning="of its time",
     )
 

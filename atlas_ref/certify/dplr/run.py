@@ -23,6 +23,9 @@ DEFAULTS: dict[str, Any] = {
     "groups": 1,
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
+    # how others store their state, which the certified results are not
+    "state_dtype": None,
+    "state_every": 1,
 }
 
 #: What is added to the divisor of a normalised read: the float64 nearest to it (DPLR-19).

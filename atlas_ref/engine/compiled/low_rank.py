@@ -129,6 +129,8 @@ def _run(
     erases = keeps and arrays[2].shape[1] > 0
     found = np.empty((B, R * blocks * erases, lanes), M.dtype)
     memories = np.empty((B, blocks, -(-R // SEGMENT) * keeps, *M.shape[2:]), M.dtype)
+    # gradients are as large as the rows
+    keep_pages_of(sum(x.nbytes for x in (*rows, y, found, memories)))
     how = _how(settings, M, keeps=keeps)
 
     def of_memory(b: int, room: LowRankRoom) -> None:
@@ -150,8 +152,6 @@ def _backward(settings: Settings, kept: Kept, dy: Array, dM: Array) -> list[Arra
         return None
     (B, R, d), o = kept.arrays[1].shape, dy.shape[-1]
     how, dy = _how(settings, of_M, keeps=True), read_only(rows_of_blocks(dy))
-    kept_bytes = kept.found.nbytes + kept.memories.nbytes
-    keep_pages_of(sum(x.nbytes for x in rows) + kept_bytes)
     of_rows = LowRankRows(*map(np.zeros_like, rows))
 
     def of_memory(b: int, room: LowRankRoom) -> None:

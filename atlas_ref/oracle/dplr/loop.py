@@ -173,13 +173,22 @@ def _after_row(
     p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: bool, rounding: Any
 ) -> Array:
     """The memory after a row, which a token that is not active leaves as it is."""
+    store = rounding.store if rounding.store is not None and _rounds(p, x, j) else _same
     if writes:
         after = _written(p, x, j, gate, M, rounding.way)
-        last = (j + 1) % p.own.steps == 0
-        store = rounding.store if last and rounding.store is not None else _same
         return p.row("M", j, lambda: store(after()))
     decays = p.gate_silent and gate is not None
-    return p.row("M", j, lambda: gate * M if decays else M)
+    return p.row("M", j, lambda: store(gate * M if decays else M))
+
+
+def _rounds(p: Program, x: Inputs, j: int) -> bool:
+    """Whether a program that keeps its state in a narrow format rounds it after row j (DPLRCASE-14)."""
+    t, step = divmod(j, p.own.steps)
+    if step + 1 < p.own.steps:
+        return False
+    starts = np.flatnonzero(np.asarray(x.get("in/reset", ()))[: t + 1])
+    tokens = x["in/v"].shape[-2] // p.own.steps
+    return p.own.rounds(t, int(starts[-1]) if starts.size else 0, tokens)
 
 
 def _same(x: Array) -> Array:

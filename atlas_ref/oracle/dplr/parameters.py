@@ -29,6 +29,8 @@ class Parameters(Frozen):
         steps, groups, decay, query_scale: of DPLR-1.
         q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
         state_layout: axes of the first and the last memory.
+        state_dtype, state_every: format that a program keeps its state in, and the tokens between
+            two roundings to it (DPLRCASE-14).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -42,6 +44,8 @@ class Parameters(Frozen):
     k_norm: Literal["none", "l2"] | None = None
     norm_eps: Annotated[float, Field(ge=1e-15)] = 1e-6
     state_layout: Literal["(d_out, d_in)", "(d_in, d_out)"] = "(d_out, d_in)"
+    state_dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    state_every: Count = 1
 
     @property
     def of(self) -> members.Member:
@@ -60,6 +64,15 @@ class Parameters(Frozen):
         """The norm in force of in/q or in/k."""
         own = self.q_norm if name == "in/q" else self.k_norm
         return own or self.of.norm
+
+    def rounds(self, t: int, first: int, tokens: int) -> bool:
+        """Whether the state is rounded after token t (DPLRCASE-14).
+
+        Args:
+            first: first token of its packed sequence.
+            tokens: of the call.
+        """
+        return (t + 1 - first) % self.state_every == 0 or t + 1 == tokens
 
 
 def check_header(header: Any) -> None:

@@ -38,6 +38,12 @@ def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
     return state if FORMATS[state][1] > bits else dtype
 
 
+def kept_in(header: Any, asked: str | None) -> str | None:
+    """The format of the state: the one that is asked for, else the one that a case declares (TOL-8)."""
+    own = SUBJECTS[header.rule].own
+    return asked if asked is not None or own is None else own.state_dtype(header)
+
+
 def is_state(name: str) -> bool:
     """Whether a result is the state of a memory (TOL-8)."""
     return bare(name) in STATES or any(each.fullmatch(name) for each in OWN)

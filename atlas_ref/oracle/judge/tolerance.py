@@ -22,7 +22,7 @@ from atlas_ref.oracle.judge import ensemble, op_steps
 from atlas_ref.oracle.judge.alternatives import Alternative
 from atlas_ref.oracle.judge.alternatives import alternatives as known_alternatives
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
-from atlas_ref.oracle.judge.states import gap, holds, judged_in
+from atlas_ref.oracle.judge.states import gap, holds, judged_in, kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
@@ -196,7 +196,8 @@ def tolerances(
         dtype: format that the results are in: float64, float32, or bfloat16 or float16, for which
             the inputs are rounded to it, arithmetic and state are float32, and results are rounded
             again.
-        state_dtype: format that M and S are rounded to after every token.
+        state_dtype: format that M and S are rounded to after every token; None for the one that the
+            case declares, if it does.
         states: judge M and S by the format of the state, float32 where `state_dtype` is None, and
             not by `dtype` (TOL-8).
         only: names of results, `out/y`, `grad/k`; every `out/...` when None.
@@ -213,6 +214,7 @@ def tolerances(
             check_dtype(case.name, word, FORMATS)
     require_family(case, "a tolerance", own=SUBJECTS[case.header.rule].own)
     require_state(case, state_dtype)
+    state_dtype = kept_in(case.header, state_dtype)
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
     with one_for_products():

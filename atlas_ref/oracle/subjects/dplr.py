@@ -198,6 +198,7 @@ SUBJECT = Subject(
         tolerance=TOLERANCE,
         measured=True,
         states=STATE,
+        state_dtype=lambda header: parameters.parsed(header).state_dtype,
         features=_features,
         drawing=DRAWING,
         check_form=_check_form,

@@ -1,0 +1,180 @@
+"""The format in which a program keeps the state of rule dplr, declared by the case, DPLRCASE-14."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import ml_dtypes
+import numpy as np
+import pytest
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.tolerance import tolerances
+from atlas_ref.oracle.sources.answers import Answer
+from tests.support.close import ANALYTIC, EXACT, assert_close
+
+pytestmark = pytest.mark.clause("DPLRCASE-14")
+
+KINDS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+T = 24
+SIZES = {"tokens": T, "d_in": 6, "d_out": 5, "heads": 2, "seed": 5}
+
+
+def drawn(**parameters: Any) -> Case:
+    """A case of KDA in float32 with a first memory of numbers of bfloat16."""
+    case = new(Request(rule="dplr", parameters={"member": "kda", **parameters}, **SIZES))
+    M = np.random.default_rng(3).standard_normal((2, 5, 6)).astype(ml_dtypes.bfloat16)
+    return stored(case.replaced(inputs={**case.inputs, "in/M0": M.astype(np.float64)}), "float32")
+
+
+def kernel(case: Case, kept: Any, every: int, dtype: Any = np.float32) -> dict[str, Any]:
+    """KDA token by token, as a kernel that keeps its state in `kept` between blocks of tokens."""
+    k, v, q, w, beta, M = (
+        np.asarray(case.inputs[f"in/{name}"], dtype)
+        for name in ("k", "v", "q", "retain", "beta", "M0")
+    )
+    reads = []
+    for t in range(T):
+        M = w[:, t, None, :] * M
+        found = np.einsum("hoi,hi->ho", M, k[:, t])
+        change = beta[:, t, None] * (v[:, t] - found)
+        M = M + change[:, :, None] * k[:, t, None, :]
+        after = M
+        if (t + 1) % every == 0 or t + 1 == T:
+            M = M.astype(kept).astype(dtype)
+        reads.append(np.einsum("hoi,hi->ho", after, q[:, t]) / np.sqrt(dtype(6)))
+    return {"out/y": np.stack(reads, axis=1), "out/M": M}
+
+
+def verdicts(case: Case, results: dict[str, Any], **settings: Any) -> dict[str, str]:
+    rows = atlas_ref.check(case, source=lambda _: Answer(results), **settings)
+    return {row.tensor: row.verdict for row in rows}
+
+
+@pytest.mark.parametrize("every", [1, 4, 7, T])
+@pytest.mark.parametrize("kept", ["bfloat16", "float16"])
+def test_a_kernel_that_keeps_its_state_as_declared_passes_and_fails_undeclared(
+    kept: str, every: int
+) -> None:
+    declared, plain = drawn(state_dtype=kept, state_every=every), drawn()
+    results = kernel(plain, KINDS[kept], every)
+    assert set(verdicts(declared, results).values()) == {"PASS"}
+    assert verdicts(plain, results)["out/M"] == "WRONG"
+    assert set(verdicts(plain, kernel(plain, np.float32, 1)).values()) == {"PASS"}
+
+
+def test_a_kernel_that_rounds_more_often_than_declared_is_wrong_in_its_reads() -> None:
+    """What it rounds between the declared tokens is no rounding of the declared kernel."""
+    seldom = drawn(state_dtype="bfloat16", state_every=T)
+    results = kernel(seldom, ml_dtypes.bfloat16, 1)
+    assert verdicts(seldom, results)["out/y"] == "WRONG"
+    often = drawn(state_dtype="bfloat16")
+    assert set(verdicts(often, results).values()) == {"PASS"}
+
+
+def test_a_mistake_is_wrong_under_a_declared_format_too() -> None:
+    case = drawn(state_dtype="bfloat16", state_every=8)
+    late = case.replaced(inputs={**case.inputs, "in/beta": np.roll(case.inputs["in/beta"], 1, 1)})
+    found = verdicts(case, kernel(late, ml_dtypes.bfloat16, 8))
+    assert found == {"out/y": "WRONG", "out/M": "WRONG"}
+
+
+def test_the_option_stands_before_the_declaration() -> None:
+    case = drawn(state_dtype="bfloat16")
+    results = kernel(case, ml_dtypes.bfloat16, 1)
+    assert verdicts(case, results)["out/M"] == "PASS"
+    assert verdicts(case, results, state_dtype="float32")["out/M"] == "WRONG"
+    bounds = [
+        tolerances(case, dtype="float32", **more)["out/M"].max
+        for more in (
+            {},
+            {"state_dtype": "bfloat16"},
+            {"state_dtype": "float16"},
+            {"state_dtype": "float32"},
+        )
+    ]
+    assert bounds[0] == bounds[1] > bounds[2] > 4 * bounds[3]
+
+
+def test_tolerances_follow_how_often_the_state_is_rounded() -> None:
+    of = [
+        tolerances(drawn(state_dtype="bfloat16", state_every=n), dtype="float32")["out/y"].rms
+        for n in (1, 4, 12, T)
+    ]
+    assert of == sorted(of, reverse=True)
+    assert of[0] > 1.3 * of[1] > 1.3 * of[2]
+    without = tolerances(drawn(), dtype="float32")["out/y"].rms
+    assert of[3] > without
+
+
+def literal(case: Case, every: int) -> dict[str, Any]:
+    """The members' loop in float64 by hand: two steps a token, silent tokens, resets."""
+    x = {name.removeprefix("in/"): np.asarray(value) for name, value in case.inputs.items()}
+    first = M = x["M0"]
+    reads, since = [], 0
+    for t in range(T):
+        if x["reset"][t]:
+            M, since = first, 0
+        for r in (2 * t, 2 * t + 1) if x["active"][t] else ():
+            M = M * x["retain"][:, t, None, :] if r % 2 == 0 else M
+            found = np.einsum("hoi,hi->ho", M, x["k"][:, r])
+            change = x["beta"][:, r, None] * (x["v"][:, r] - found)
+            M = M + change[:, :, None] * x["k"][:, r, None, :]
+        since += 1
+        if since % every == 0 or t + 1 == T:
+            M = M.astype(ml_dtypes.bfloat16).astype(np.float64)
+        reads.append(np.einsum("hoi,hi->ho", M, x["q"][:, t]) / np.sqrt(6.0))
+    return {"out/y": np.stack(reads, axis=1), "out/M": M}
+
+
+@pytest.mark.parametrize("every", [1, 3, 5, T])
+def test_the_state_is_rounded_behind_every_so_many_tokens_of_a_packed_sequence(every: int) -> None:
+    settings = {"state_dtype": "bfloat16", "state_every": every, "steps": 2}
+    request = Request(
+        rule="dplr", parameters={"member": "kda", **settings}, pulse=3, reset=10, **SIZES
+    )
+    case = new(request)
+    M = np.random.default_rng(3).standard_normal((2, 5, 6))
+    case = case.replaced(inputs={**case.inputs, "in/M0": M})
+    inputs = {name: np.asarray(value) for name, value in case.inputs.items()}
+    got = ensemble.evaluate(case, inputs, PLAIN, state_dtype="bfloat16")
+    for name, want in literal(case, every).items():
+        assert_close(name, got[name], want, ANALYTIC)
+
+
+def test_results_of_the_rule_are_the_same_whatever_is_declared() -> None:
+    case, plain = drawn(state_dtype="float16", state_every=3), drawn()
+    for name, value in evaluate(plain).tensors.items():
+        assert_close(name, evaluate(case).tensors[name], value, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"state_dtype": "float8"}, r"parameters\.state_dtype"),
+        ({"state_dtype": "float64"}, r"parameters\.state_dtype"),
+        ({"state_every": 0}, r"parameters\.state_every"),
+        ({"state_every": 1.5}, r"parameters\.state_every"),
+    ],
+    ids=str,
+)
+def test_another_format_or_count_is_refused_by_the_reader_and_the_schema(
+    parameters: dict[str, Any], message: str
+) -> None:
+    case = drawn()
+    header = case.header.plain()
+    header["parameters"] |= parameters
+    with pytest.raises(atlas_ref.CaseError, match=message):
+        make(header, dict(case.inputs))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(header, case_schema())
+    header["parameters"] |= {"state_dtype": "bfloat16", "state_every": 64}
+    jsonschema.validate(header, case_schema())
