@@ -8,6 +8,8 @@ import doctest
 import importlib
 import importlib.util
 import pkgutil
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,15 @@ import atlas_ref
 import tape
 from tests.support.page_blocks import Block, blocks, run
 
-PAGES = Path(__file__).parents[2] / "docs/pages"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs/pages"
 STEPS = sorted((PAGES / "tutorial").glob("[0-9]_*.md"))
+
+
+def copied(page: Path, folder: Path) -> None:
+    """The files of the adapters that a page asks its reader to copy."""
+    for name in re.findall(r"Copy `(\w+\.py)` of the \[adapters\]", page.read_text()):
+        shutil.copy(ROOT / "examples/adapters" / name, folder)
 
 
 def chosen(found: list[Block], kernel: str) -> list[Block]:
@@ -35,6 +44,7 @@ def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path
     assert len(STEPS) == 5
     printed = []
     for step in STEPS:
+        copied(step, tmp_path)
         found = chosen(blocks(step), kernel)
         assert any(each.kind == "console" for each in found)
         printed += [run(each, tmp_path) for each in found]
@@ -42,6 +52,15 @@ def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path
     assert "False" not in whole
     assert whole.count("True\n") == 2
     assert "out/y (2, 8, 3)\nout/M (2, 3, 4)\n" in whole
+
+
+@pytest.mark.slow
+def test_the_page_of_a_kda_kernel_runs_alone(tmp_path: Path) -> None:
+    """The last step alone, with the file that it asks its reader to copy."""
+    copied(STEPS[-1], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kernels.py"]
+    printed = "".join(run(each, tmp_path) for each in blocks(STEPS[-1]))
+    assert "parameters.decay=after_error" in printed
 
 
 def test_no_other_page_has_code_that_nothing_runs() -> None:
