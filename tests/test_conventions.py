@@ -22,6 +22,7 @@ VALUES = {
     "momentum_kind": ("sum", "average", "delta_momentum"),
     "retain_bounds": ("none", (0.2, 0.8)),
     "step_bounds": ("none", (0.0, 2.0)),
+    "memory_ceiling": ("none", 0.5),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),

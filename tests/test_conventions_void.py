@@ -15,6 +15,7 @@ VALUES = {
     "momentum_kind": ("sum", "average", "delta_momentum"),
     "retain_bounds": ("none", (0.45, 0.55)),
     "step_bounds": ("none", (0.05, 0.06)),
+    "memory_ceiling": ("none", 0.1),
     "direction": ("descent", "ascent"),
     "value_sign": ("minus", "plus"),
     "read": ("after", "before", "chunk_start", "call_end"),

@@ -83,6 +83,16 @@ def bounded(x: Matrix, bounds: Any) -> Matrix:
     return each(x, lambda z: z.max(least).min(greatest), slope)
 
 
+def shortened(M: Matrix, ceiling: Any) -> Matrix:
+    """M min(1, ceiling / ||M||), whose cotangent is that of M (CONV-67)."""
+    if ceiling == "none":
+        return M
+    squares, most = sum((x * x for x in M.value.entries()), arb(0)), arb(ceiling)
+    if squares <= most * most:
+        return M
+    return Matrix(M.value * (most / squares.sqrt()).min(arb(1)), (M, lambda g: g))
+
+
 def cosines(x: Matrix) -> Matrix:
     """The cosine of every entry."""
     return each(x, lambda z: z.cos(), lambda z: -z.sin())

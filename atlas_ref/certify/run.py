@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atlas_ref.certify.feature_maps import mapped
-from atlas_ref.certify.functions import normalised
+from atlas_ref.certify.functions import normalised, shortened
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, mark, sane, zeros
 from atlas_ref.certify.rules import WRITES, Write, multiplier, read
@@ -164,7 +164,7 @@ class Sequence:
 
     def write(self, state: State, token: Token) -> None:
         """Write the token by its rule, and append the momentum to the window of momenta
-        (OMEGA-11).
+        (OMEGA-11, CONV-67).
         """
         if token.active:
             position = state.position if self.bounded else None
@@ -180,7 +180,7 @@ class Sequence:
                 position,
             )
             M, state.S = WRITES[self.rule](write)
-            state.M = sane(M)
+            state.M = sane(shortened(M, self.convention.memory_ceiling))
         if not self.order_first:
             state.momenta = [*state.momenta, state.S][-(self.c - 1) :] if self.c > 1 else []
 

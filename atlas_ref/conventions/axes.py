@@ -18,6 +18,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 LEAST_EPS = 1e-15
 NormEps = Annotated[float, Field(ge=LEAST_EPS, allow_inf_nan=False)]
 
+#: A length that no memory exceeds after a write (CONV-67).
+Ceiling = Literal["none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 #: Least and greatest value of a gate (CONV-66).
 Bounds = Literal["none"] | tuple[Finite, Finite]
 
@@ -58,6 +61,11 @@ class Convention(Frozen):
         "none", description="least and greatest value of the retain gate, before the axis gate"
     )
     step_bounds: Bounds = Field("none", description="least and greatest value of the step size")
+    memory_ceiling: Ceiling = Field(
+        "none",
+        description="greatest Frobenius norm of M after a write, to which a longer M is shortened; the "
+        "derivative is that of a write without it",
+    )
     direction: Literal["descent", "ascent"] = Field(
         "descent",
         description="ascent moves M the other way: an error of print, kept so that it can be named",

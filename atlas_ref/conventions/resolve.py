@@ -70,9 +70,9 @@ def resolve(
 
 
 def _possible(convention: Convention, rule: str) -> Convention:
-    """The convention, unless an axis is undefined there (CONV-64, CONV-66, CONV-70)."""
+    """The convention, unless an axis is undefined there (CONV-64, CONV-66, CONV-67, CONV-70)."""
     if rule == "deep_memory":
-        for axis in _BOUNDS:
+        for axis in (*_BOUNDS, "memory_ceiling"):
             if getattr(convention, axis) != "none":
                 raise ValueError(f"convention: {axis} is not defined for deep_memory")
     kind = convention.momentum_kind
@@ -135,6 +135,7 @@ def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "gradient_scale": ('a finite number or "2/d_out"', lambda x: True),
     "query_scale": ('1 or "1/sqrt(d_in)"', lambda x: x == 1),
+    "memory_ceiling": ('a finite number above 0 or "none"', lambda x: x > 0),
     "norm_eps": (f"a finite number from {LEAST_EPS:g}", lambda x: x >= LEAST_EPS),
 }
 

@@ -33,6 +33,7 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
         or not window_first
         or convention.has_newton_schulz
         or convention.momentum_kind == "delta_momentum"
+        or convention.memory_ceiling != "none"
         or convention.read == "chunk_start"
     ):
         return False

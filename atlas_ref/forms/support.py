@@ -99,6 +99,11 @@ CONDITIONS = (
         lambda rule, c: c.order == "momentum_then_window" and RULES[rule].has_window,
         "momentum_then_window keeps one momentum per window token; use form exact",
     ),
+    Condition(
+        ("chunkwise", "exact", "scan", "atlas_parallel", "kernel"),
+        lambda rule, c: c.memory_ceiling != "none",
+        "a memory under memory_ceiling is not affine in the one before; use form sequential",
+    ),
 )
 
 

@@ -74,6 +74,7 @@ LATER = (
     "momentum_kind",
     "retain_bounds",
     "step_bounds",
+    "memory_ceiling",
 )
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, of_config
+from atlas_ref.parts.ceiling import held
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
@@ -117,7 +118,9 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (DELTA-2, DELTA-3, CONV-5, CONV-6, CONV-9, CONV-10)."""
+    """`write` with its intermediate values (DELTA-2, DELTA-3, CONV-5, CONV-6, CONV-9, CONV-10,
+    CONV-67).
+    """
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference in ("zero", "surrogate"):
@@ -141,6 +144,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
         change = gradient if convention.rate == "none" else gates.step_size * gradient
     memory = state.M if gates.retain is None else gates.retain * state.M
     M = memory + change if convention.direction == "ascent" else memory - change
+    M = held(M, convention.memory_ceiling)
     return Update(residual, gradient, M, state.replaced(M=M))
 
 

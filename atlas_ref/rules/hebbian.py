@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, effective, of_config
+from atlas_ref.parts.ceiling import held
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
@@ -92,7 +93,7 @@ def restart(config: Config, state: State) -> State:
 
 
 def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
-    """Add the association of one token (HEBBIAN-2).
+    """Add the association of one token (HEBBIAN-2, CONV-67).
 
     Args:
         k (..., d_in): the key after norms.
@@ -102,7 +103,8 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
     Source: MIRAS (2504.13173) Table 1, dot-product bias; HEBBIAN-2.
     """
     memory = state.M if gates.retain is None else gates.retain * state.M
-    return state.replaced(M=memory + ops.outer(v, k))
+    M = held(memory + ops.outer(v, k), config.convention.memory_ceiling)
+    return state.replaced(M=M)
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:

@@ -23,7 +23,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
-from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts import ceiling, feature_maps, window
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.momentum import accumulated
@@ -356,11 +356,11 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
 
 
 def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
-    """M_t from M_{t-1} and b_t U_t, signed by momentum_sign and direction (OMEGA-10, CONV-9)."""
+    """M_t from M_{t-1} and b_t U_t, signed, below its ceiling (OMEGA-10, CONV-9, CONV-67)."""
     convention = config.convention
     memory = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
-    return memory + change if adds else memory - change
+    return ceiling.held(memory + change if adds else memory - change, convention.memory_ceiling)
 
 
 def _append_matrix(momenta: Array, Z: Array) -> Array:

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, of_config
+from atlas_ref.parts.ceiling import held
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.momentum import accumulated
 from atlas_ref.rules import sequence
@@ -132,7 +133,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
     """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to
-    CONV-10, CONV-64, CONV-70).
+    CONV-10, CONV-64, CONV-67, CONV-70).
     """
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
@@ -163,6 +164,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
     memory = state.M if gates.retain is None else gates.retain * state.M
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
     M = memory + to_memory if adds else memory - to_memory
+    M = held(M, convention.memory_ceiling)
     return Update(residual, gradient, S, M, state.replaced(M=M, S=S))
 
 

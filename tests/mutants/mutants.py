@@ -706,6 +706,20 @@ FORWARD: tuple[Mutant, ...] = (
         values("bounded"),
     ),
     Mutant(
+        "memory-ceiling-ignored",
+        "the memory leaves its ceiling",
+        "atlas_ref.parts.ceiling:held",
+        Edited('ceiling == "none"', "True"),
+        values("ceiling"),
+    ),
+    Mutant(
+        "memory-ceiling-of-one",
+        "a memory below its ceiling is drawn out to it",
+        "atlas_ref.parts.ceiling:factor",
+        Edited("length > ceiling", "length > 0.0"),
+        values("ceiling-high"),
+    ),
+    Mutant(
         "norm-eps-ignored",
         "norms of keys have the default eps",
         "atlas_ref.parts.norms:keys_normalised",
@@ -799,6 +813,15 @@ BACKWARD: tuple[Mutant, ...] = (
         f"{_NS}:_backward",
         _transposed_cotangent,
         gradients("ns-square-G", "omega-square-k"),
+    ),
+    Mutant(
+        "memory-ceiling-shortens-its-cotangent",
+        "the backward of a shortened memory multiplies by the factor that shortened it",
+        "atlas_ref.parts.ceiling:held",
+        Edited(
+            "return straight(", "return factor(bare, ceiling) * M if M is not value else straight("
+        ),
+        gradients("ceiling-M0"),
     ),
     Mutant(
         "ns-half-of-dA",

@@ -140,6 +140,8 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
         None,
         {},
     ),
+    "ceiling": (request("titans_lmm", convention={"memory_ceiling": 0.6}), None, {}),
+    "ceiling-high": (request("delta", convention={"memory_ceiling": 1e3}), None, {}),
     "norm-add": (
         request(convention={**NONE, "k_norm": "l2", "norm_eps": 1e-2, "norm_guard": "add"}),
         None,
@@ -282,6 +284,7 @@ GRADIENTS = {
     "cut": "M0",
     "call-start": "M0",
     "resumed": "M_ref M0",
+    "ceiling": "M0 step_size",
     "token": "x param/W_K param/W_V param/W_retain param/b_step_size",
     "momentum-first": "k S0 window_weights",
     "window-gate": "window_gate window_gate_before",

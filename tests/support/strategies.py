@@ -25,6 +25,7 @@ AXES: dict[str, list[Any]] = {
     "momentum_kind": ["sum", "average", "delta_momentum"],
     "retain_bounds": ["none", [0.4, 0.7]],
     "step_bounds": ["none", [0.1, 0.2]],
+    "memory_ceiling": ["none", 0.8],
     "direction": ["descent", "ascent"],
     "value_sign": ["minus", "plus"],
     "read": ["after", "before", "chunk_start", "call_end"],
@@ -42,8 +43,9 @@ AXES: dict[str, list[Any]] = {
     "layout": ["plain", "transposed"],
 }
 
-#: Axes that have cases of their own: tests/rules/test_momentum_kind.py and test_gate_bounds.py.
-APART = ("momentum_kind", "retain_bounds", "step_bounds")
+#: Axes that have cases of their own: tests/rules/test_momentum_kind.py, test_gate_bounds.py and
+#: test_memory_ceiling.py.
+APART = ("momentum_kind", "retain_bounds", "step_bounds", "memory_ceiling")
 
 NEWTON_SCHULZ: dict[str, list[Any]] = {
     "coefficients": ["muon", "cubic", "polar_express", [[1.5, -0.5, 0], [2, -1.5, 0.5]]],

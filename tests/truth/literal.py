@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.truth.literal_parts import bounded, feature_map, newton_schulz, normalise, resolve
+from tests.truth.literal_parts import (
+    bounded,
+    feature_map,
+    newton_schulz,
+    normalise,
+    resolve,
+    shortened,
+)
 from tests.truth.literal_token import project
 
 Array = np.ndarray
@@ -450,6 +457,7 @@ class Sequence:
             self.push(state, t, active)
             if active:
                 getattr(self, f"write_{self.rule}")(state, t)
+                state.M = shortened(state.M, self.convention["memory_ceiling"])
             state.momenta = last([*state.momenta, state.S], self.c - 1)
             selected.append(
                 {"before": before, "after": state.M, "chunk_start": state.M_ref}.get(

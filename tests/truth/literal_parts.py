@@ -23,6 +23,7 @@ SPEC: dict[str, Any] = {
     "momentum_kind": "sum",
     "retain_bounds": "none",
     "step_bounds": "none",
+    "memory_ceiling": "none",
     "direction": "descent",
     "value_sign": "minus",
     "read": "after",
@@ -134,6 +135,18 @@ def bounded(x: Any, bounds: Any) -> Any:
         return x
     low, high = bounds
     return np.where(np.real(x) <= low, low, np.where(np.real(x) >= high, high, x))
+
+
+def shortened(M: Array, ceiling: Any) -> Array:
+    """A memory, or where it is longer than the ceiling, that direction at its length.
+
+    The derivative is stated to be that of M, so a complex step keeps its imaginary part.
+    """
+    if ceiling == "none":
+        return M
+    squares = sum(float(np.real(x)) ** 2 for x in M.ravel())
+    factor = ceiling / math.sqrt(squares) if squares > ceiling**2 else 1.0
+    return factor * np.real(M) + (M - np.real(M))
 
 
 def sigmoid(x: Array) -> Array:

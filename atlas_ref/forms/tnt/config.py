@@ -188,13 +188,15 @@ class Local(_Memory):
             or c.gate != "none"
             or self.config.convention.rate != "momentum"
             or self.config.convention.momentum_kind != "sum"
+            or c.memory_ceiling != "none"
             or c.has_newton_schulz
             or self.rule.averages_momenta(made)
             or self.chunk_origin != "shard"
         ):
             raise ValueError(
                 "base: previous is a momentum of one inside a chunk: a rule with momentum, gate "
-                "none, rate momentum, momentum_kind sum, without Newton-Schulz, chunk_origin shard"
+                "none, rate momentum, momentum_kind sum, without Newton-Schulz and memory_ceiling, "
+                "chunk_origin shard"
             )
         if self.reset == "instead_of_write" and not self.rule.in_family:
             raise ValueError(f"reset: instead_of_write is not defined for {self.rule.name}")

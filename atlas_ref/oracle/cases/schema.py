@@ -281,6 +281,7 @@ def axis_values(axis: str) -> list[str]:
         "gradient_scale": ["1", "any number", "2/d_out"],
         "query_scale": ["1", "1/sqrt(d_in)"],
         "norm_eps": ["1e-06", "any number from 1e-15"],
+        "memory_ceiling": ["none", "any number above 0"],
         "retain_bounds": ["none", "[least, greatest] within [0, 1]"],
         "step_bounds": ["none", "[least, greatest] from 0"],
     }

@@ -67,6 +67,7 @@ class Inputs(NamedTuple):
             initial window contents.
         momenta (..., m, d_out, d_phi), reference (..., d_out, d_phi): of the case, or None.
         active, reset: plain booleans (T,).
+        ceiling (..., 1, 1): of the norm of M, plain; infinite where a convention has none.
     """
 
     keys: Array
@@ -88,6 +89,7 @@ class Inputs(NamedTuple):
     reference: Array
     active: Array
     reset: Array
+    ceiling: Array = None
 
 
 class Outputs(NamedTuple):
@@ -299,6 +301,7 @@ def _write(
         U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g))
     U = by.op("U", t, U)
     M = steps.memory(way, _at(inputs.retain, t), by.at("carried M", state.M), b, U)
+    M = steps.held(way, M, inputs.ceiling)
     return state._replace(
         M=by.op("M", t, M),
         S=U if structure.argument == "written_back" else stored_S,

@@ -47,6 +47,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "norm_eps": (1e-6, 1e-12, 1e-10, 1e-8, 1e-7, 1e-5, 1e-4, 1e-3),
     "retain_bounds": ("none",),
     "step_bounds": ("none",),
+    "memory_ceiling": ("none",),
     "newton_schulz": ("object", "none"),
     "newton_schulz.coefficients": ("muon", "cubic", "polar_express"),
     "newton_schulz.steps": (5, 1, 2, 3, 4, 6, 7, 8, 9, 10),

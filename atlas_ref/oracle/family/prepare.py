@@ -202,6 +202,9 @@ class Prepared:
             ),
             active=self._mask("in/active", True),
             reset=self._mask("in/reset", False),
+            ceiling=None
+            if all(each.memory_ceiling == "none" for each in conventions)
+            else variants(self._ceiling, lambda each: ("ceiling", each.memory_ceiling), 2),
         )
 
     # -- the sequence, at either level -------------------------------------------------------------
@@ -399,6 +402,13 @@ class Prepared:
         k, d_out = self.k(c), self.v(c).shape[-1]
         d_phi = feature_maps.d_phi(self.header.feature_map, k.shape[-1], self.phi)
         return ops.zeros_like(k, shape=(*k.shape[:-2], d_out, d_phi))
+
+    def _ceiling(self, c: Convention) -> Array:
+        """The greatest norm of M, (1, 1): infinite without one (CONV-67)."""
+        kind = np.zeros(0, self.k(c).dtype).real.dtype
+        return np.full(
+            (1, 1), np.inf if isinstance(c.memory_ceiling, str) else c.memory_ceiling, kind
+        )
 
     def _S0(self, c: Convention) -> Array:
         S = self._matrix("in/S0", c)

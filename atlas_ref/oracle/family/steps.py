@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.parts.newton_schulz import Coefficients, NewtonSchulz, coefficient_table
+from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
 from tape import opaque, ops
 
@@ -68,6 +70,22 @@ def memory(way: Arithmetic, r: Array, M: Array, b: Array, U: Array) -> Array:
         return way.scaled_sum(-b, U, times(r, M))
     change = times(b, U)
     return M - change if r is None else way.scaled_sum(r, M, -change)
+
+
+def held(way: Arithmetic, M: Array, ceiling: Any) -> Array:
+    """M min(1, ceiling / ||M||), whose cotangent is that of M (CONV-67).
+
+    Args:
+        ceiling: a number or an array (..., 1, 1); "none" or None for no ceiling.
+    """
+    if ceiling is None or isinstance(ceiling, str):
+        return M
+    value = ops.stop_gradient(M)
+    bare = np.real(value)
+    length = frobenius(way, bare)
+    longer, one = length > ceiling, np.ones_like(length)
+    shortened = bare * np.where(longer, ceiling / np.where(longer, length, one), one)
+    return straight(M, shortened + (value - bare) if np.iscomplexobj(value) else shortened)
 
 
 def read(way: Arithmetic, M: Array, q: Array) -> Array:

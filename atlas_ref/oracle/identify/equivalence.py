@@ -14,6 +14,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
+from atlas_ref.oracle.family.lengths import longest
 from atlas_ref.oracle.family.prepare import Prepared
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
@@ -214,6 +215,14 @@ def _bounds(gate: str, n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Rea
     return ("CONV-66", f"no {gate} is outside its bounds") if inside else None
 
 
+def _memory_ceiling(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.prepared is None:
+        return None
+    length = longest(n.prepared, n.convention.replaced(memory_ceiling="none"))
+    below = all(length <= x for x in (a, b) if x != "none")
+    return ("CONV-67", "no memory is longer than the ceiling") if below else None
+
+
 def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     pair, h = {a, b}, n.header
     if "surrogate" in pair:
@@ -341,6 +350,7 @@ TESTS: dict[str, Test] = {
     "momentum_kind": _momentum_kind,
     "retain_bounds": partial(_bounds, "retain"),
     "step_bounds": partial(_bounds, "step_size"),
+    "memory_ceiling": _memory_ceiling,
     "read": _read,
     "reference": _reference,
     "span_origin": _span_origin,

@@ -60,7 +60,8 @@ def evaluate(
     if op == "M":
         adds = c is not None and (c.momentum_sign == "minus") != (c.direction == "ascent")
         U = -inputs["U"] if adds else inputs["U"]
-        return steps.memory(way, optional("retain"), inputs["M"], optional("b"), U)
+        M = steps.memory(way, optional("retain"), inputs["M"], optional("b"), U)
+        return steps.held(way, M, None if c is None else c.memory_ceiling)  # CONV-67
     if op == "y":
         M = inputs["M"]
         if c is not None and c.argument == "accumulated":

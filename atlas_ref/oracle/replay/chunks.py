@@ -144,6 +144,8 @@ def _refusal(case: Case, name: str, shapes: Mapping[str, tuple[int, ...]]) -> st
         return "the exact form alone has it: reference running, without Newton-Schulz"
     if name == "chunk/A" and "S" in shapes and convention.momentum_kind == "delta_momentum":
         return "momentum_kind delta_momentum is known only with each gradient, so no chunk has it"
+    if name == "chunk/A" and convention.memory_ceiling != "none":
+        return "no chunk of memories under memory_ceiling is affine in the one before it"
     decays = (
         not running
         and convention.decay == "before_error"

@@ -147,9 +147,8 @@ def _write(
         return _rest(sequence, way, state, t, keys, values, take)
     config, retain, (a, b) = sequence.config, sequence.retain[t], sequence.rates[t]
     if not (sequence.rule.has_error or sequence.rule.has_momentum):
-        state.M = take(
-            "M", t, way.scaled_sum, retain, state.M, ops.outer(values[..., 0, :], keys[..., 0, :])
-        )
+        k, v = keys[..., 0, :], values[..., 0, :]
+        state.M = take("M", t, steps.added, config, way, state.M, k, v, retain)
         return None
     residuals = _residuals(sequence, way, state, t, keys, values, retain, take)
     g = take("gradient", t, _gradient, sequence, way, residuals, t, keys)

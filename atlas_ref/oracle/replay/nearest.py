@@ -37,6 +37,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "norm_eps": (1e-6, 1e-12, 1e-8, 1e-5, 1e-3),
     "retain_bounds": ("none",),
     "step_bounds": ("none",),
+    "memory_ceiling": ("none",),
 }
 
 #: The same for the settings of Newton-Schulz.

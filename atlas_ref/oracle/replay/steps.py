@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.steps import held
 from atlas_ref.oracle.family.steps import read as read
 from atlas_ref.oracle.family.steps import times as times
 from atlas_ref.parts.momentum import faded
@@ -111,20 +112,31 @@ def argument(config: Any, way: Arithmetic, S: Array, g: Array, factor: Array) ->
 def corrected(
     config: Any, way: Arithmetic, M: Array, step: Array, b: Array, retain: Array
 ) -> Array:
-    """M_t = r_t M_{t-1} -+ b_t a_t g_t, without momentum (DELTA-3); `step` is a_t g_t."""
+    """M_t = r_t M_{t-1} -+ b_t a_t g_t, without momentum (DELTA-3); `step` is a_t g_t.
+
+    Source: CONV-67 for its ceiling.
+    """
     change = times(b, step)
-    return way.scaled_sum(retain, M, change if config.convention.direction == "ascent" else -change)
+    ascends = config.convention.direction == "ascent"
+    M = way.scaled_sum(retain, M, change if ascends else -change)
+    return held(way, M, config.convention.memory_ceiling)
+
+
+def added(config: Any, way: Arithmetic, M: Array, k: Array, v: Array, retain: Array) -> Array:
+    """M_t = r_t M_{t-1} + v k^T, without an error (HEBBIAN-2); CONV-67 for its ceiling."""
+    return held(way, way.scaled_sum(retain, M, ops.outer(v, k)), config.convention.memory_ceiling)
 
 
 def moved(config: Any, way: Arithmetic, M: Array, U: Array, b: Array, retain: Array) -> Array:
     """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction.
 
-    Source: OMEGA-10, TITANS-4.
+    Source: OMEGA-10, TITANS-4; CONV-67 for its ceiling.
     """
     change = times(b, U)
     convention = config.convention
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
-    return way.scaled_sum(retain, M, change if adds else -change)
+    M = way.scaled_sum(retain, M, change if adds else -change)
+    return held(way, M, convention.memory_ceiling)
 
 
 # -- Newton-Schulz ---------------------------------------------------------------------------------

@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from atlas_ref.parts.straight import straight
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import Tensors
 from atlas_ref.types import Array
-from tape import opaque, ops
-
-
-def _carried(source: Array, value: Array) -> Array:
-    """The value, whose cotangent goes to the source as it is."""
-    return source + ops.stop_gradient(value - source)
-
-
-straight = opaque(
-    _carried,
-    lambda source, value: (value, None),
-    lambda kept, g: (g, None),
-    value=lambda source, value: value,
-)
+from tape import ops
 
 
 def readable(config: Config, first: Tensors, weights: Tensors) -> Tensors:
