@@ -33,18 +33,19 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     M, reads = first, []
     for t in range(x["in/v"].shape[-2] // own.steps):
         if "in/reset" in inputs and inputs["in/reset"][t]:
-            M = ops.zeros_like(first, shape=first.shape) if p.reset_to_zero else first
+            M = _restored(p, first, M)
         if p.held == "memory" and t:
             M = ops.stop_gradient(M)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
-        gate, seen = _gate(p, x, t, rounding), M
+        gate, before, after = _gate(p, x, t, rounding), M, []
         for j in range(t * own.steps, (t + 1) * own.steps):
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
-        read = partial(_read, p, x, t, (seen, M), gate, writes, rounding)
+            after.append(M)
+        around = before, after[0] if p.reads == "first step" else M
+        read = partial(_read, p, x, t, around, gate, writes, rounding)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
-    turned = (own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
-    last = M.swapaxes(-1, -2) if turned else M
+    last = _handed_over(p, before if p.last_early else M)
     sums = {} if by is None else {"out/z": by.z}
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **sums}
 
@@ -52,6 +53,21 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
     """The read of a token, over its divisor where there is one (DPLR-19)."""
     return read() if by is None or p.normaliser == "absent" else read() / by.each[t]
+
+
+def _restored(p: Program, first: Array, M: Array) -> Array:
+    """The memory after a reset."""
+    if p.reset_to_zero:
+        return ops.zeros_like(first, shape=first.shape)
+    # the value is that of the first memory, the slope that of the one before
+    return first + (M - ops.stop_gradient(M)) if p.held == "reset" else first
+
+
+def _handed_over(p: Program, M: Array) -> Array:
+    """The last memory in the layout of the case."""
+    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
+    M = ops.stop_gradient(M) if p.held == "last" else M
+    return M.swapaxes(-1, -2) if turned else M
 
 
 def _first(p: Program, x: Inputs) -> Array:
@@ -75,7 +91,8 @@ def _seen(
     if "in/bonus" not in x or not writes:
         return M
     u = x["in/bonus"] * x["in/k"][..., t, :]
-    of = M if p.bonus_late else before
+    of = M if p.bonus_of == "after" else before
+    of = gate * of if p.bonus_of == "decayed" and gate is not None else of
     return rounding.way.scaled_sum(x["in/v"][..., t, :, None], u[..., None, :], of)
 
 
@@ -84,12 +101,16 @@ def _read(
 ) -> Array:
     """The read of a token from the memories before and after it, by a rounding."""
     seen = _seen(p, x, t, *around, gate, writes, by)
-    y = by.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
-    if p.own.scale == 1:
+    q = x["in/q"][..., t, :]
+    root = np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(q.dtype)
+    y = by.way.matmul(seen, q[..., None])[..., 0]
+    for _ in range(0 if p.own.scale == 1 else p.scales):
+        y = y / root
+    if p.held != "scale":
         return y
-    for _ in range(p.scales):
-        y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
-    return y
+    # a value of 0, of the slope that brings that of the query to the one without the scale
+    rest = by.way.matmul(ops.stop_gradient(seen), (q - q / root)[..., None])[..., 0]
+    return y + (rest - ops.stop_gradient(rest))
 
 
 def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
@@ -100,9 +121,12 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Arra
         z = x[name]
         if name != "bare key" and own.norm(name) == "l2":
             square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
-            length = rounding.touch(ops.sqrt(square + own.norm_eps))
+            inside, outside = (0.0, own.norm_eps) if p.bare_eps else (own.norm_eps, 0.0)
+            length = rounding.touch(ops.sqrt(square + inside) + outside)
             z = z / (ops.stop_gradient(length) if p.held == "norm" else length)
             z = _hooked(p, name, z)
+        if name == "in/k" and p.scale_of_keys:
+            z = z / np.sqrt(z.shape[-1]).astype(z.dtype)
         x[name] = z if own.groups == 1 else _spread(p, z)
     return x
 
@@ -273,6 +297,7 @@ def _erase(p: Program, x: Inputs, j: int) -> Erase | None:
     if erase is None:
         return None
     read = p.row("erase_read", j, lambda: erase.read)
+    read = ops.stop_gradient(read) if p.held == "erase_read" else read
     return Erase(read, p.row("erase_write", j, lambda: erase.write), erase.scale)
 
 
@@ -291,11 +316,13 @@ def _bare_erase(p: Program, x: Inputs, j: int) -> Erase | None:
             else Erase(read, rate * k)
         )
     if kind == "gates":
-        return Erase(x["in/erase_gate"][..., j, :] * asked, k)
+        gate = x["in/erase_gate"][..., j, :]
+        return Erase(asked, gate * k) if p.erase_crossed else Erase(gate * asked, k)
     if kind == "alpha":
         return Erase(-x["in/alpha"][..., j, :], x["in/beta"][..., j, :])
     if kind == "kk":
-        return Erase(x["in/kk"][..., j, :], x["in/kk"][..., j, :] * x["in/a"][..., j, :])
+        kk, rate = x["in/kk"][..., j, :], x["in/a"][..., j, :]
+        return Erase(kk * rate, kk) if p.erase_crossed else Erase(kk, kk * rate)
     if "in/erase_read" in x:
         scale = x["in/erase_scale"][..., j, :] if "in/erase_scale" in x else None
         return Erase(x["in/erase_read"][..., j, :], x["in/erase_write"][..., j, :], scale)
