@@ -19,7 +19,7 @@ from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import dplr, normalised_reads
 from atlas_ref.types import Array
 from tape import ops
@@ -32,6 +32,9 @@ NAMES = "|".join(
 )
 RESULTS = re.compile(rf"out/(y|M|z)|grad/({NAMES})")
 STATE = re.compile("out/(M|z)")
+
+#: Results that a call leaves to the next one (DPLR-7).
+LEFT = {"out/M": "in/M0", "out/z": "in/z0"}
 
 CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19"}
 
@@ -182,5 +185,6 @@ SUBJECT = Subject(
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+        calls=Calls(axes=tensors.axes, left=lambda name: LEFT.get(name, ""), returns=True),
     ),
 )
