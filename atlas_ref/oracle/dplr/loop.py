@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.cumulated import with_cumulated
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import parsed
@@ -33,6 +34,7 @@ def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, (x, seconds) = p.own, _of_value_heads(p, inputs, rounding)
+    x = with_cumulated(own, x, rounding)
     first = _first(p, x)
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
     M, reads = first, []

@@ -144,6 +144,8 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             _check_log(name, value)
         else:
             check_values(name, value, TENSORS[name])
+    if own.log_chunk is not None:
+        _check_no_zero(own.log_chunk, inputs)
     if "in/bonus" in inputs and own.steps > 1:
         raise ValueError(f"in/bonus: a read before the write has one step, found {own.steps}")
     if own.of.second == "A" and own.steps > 1:
@@ -173,6 +175,14 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
         raise ValueError(f"{absent}: missing, an erase has both of its vectors")
     if "in/erase_scale" in inputs and not pair[0]:
         raise ValueError("in/erase_scale: belongs to an erase, there is none")
+
+
+def _check_no_zero(log_chunk: int, inputs: Mapping[str, Any]) -> None:
+    """Refuse a gate of 0 where a program cumulates logs: such a program gives NaN (DPLRCASE-15)."""
+    for name, zero in (("in/retain", 0.0), ("in/log_retain", -np.inf)):
+        if name in inputs:
+            must = f"must not be that of a gate of 0 under parameters.log_chunk = {log_chunk}"
+            check_entries(name, inputs[name], inputs[name] == zero, must)
 
 
 def _check_log(name: str, value: Any) -> None:

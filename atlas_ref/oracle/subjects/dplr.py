@@ -152,6 +152,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
+    if own.log_chunk is not None and not {"in/retain", "in/log_retain"} & inputs.keys():
+        reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
         reasons["parameters.norm_eps"] = f"the norm has the floor {own.of.floor:g} instead"
     return reasons
