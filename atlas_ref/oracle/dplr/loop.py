@@ -15,7 +15,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
-from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.parameters import parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
 from atlas_ref.oracle.dplr.program import Inputs, Program
 from atlas_ref.types import Array

@@ -115,6 +115,18 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
     }
 
 
+def axes(case: Any) -> dict[str, str]:
+    """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
+    rank = len(case.inputs["in/v"].shape)
+    found = {"in/active": "T", "in/reset": "T"}
+    bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"]}
+    for name in case.inputs.keys() - found.keys() - bare:
+        of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain", *MADE_OF["A"])
+        behind = " d" if len(case.inputs[name].shape) == rank else ""
+        found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
+    return found
+
+
 def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (DPLRCASE-4).
 

@@ -19,7 +19,7 @@ from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
@@ -33,6 +33,9 @@ NAMES = "|".join(
 )
 RESULTS = re.compile(rf"out/(y|M|z|A)|grad/({NAMES})")
 STATE = re.compile("out/(M|z|A)")
+
+#: Results that a call leaves to the next one (DPLR-7).
+LEFT = {"out/M": "in/M0", "out/z": "in/z0", "out/A": "in/A0"}
 
 CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19", "out/A": "DPLR-20"}
 
@@ -213,5 +216,6 @@ SUBJECT = Subject(
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+        calls=Calls(axes=tensors.axes, left=lambda name: LEFT.get(name, ""), returns=True),
     ),
 )
