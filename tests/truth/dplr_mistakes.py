@@ -63,6 +63,8 @@ def _unit(z: Any, kind: str, own: Any, mistake: str) -> Any:
     if mistake == "eps outside the root":
         length = np.sqrt(np.sum(z * z)) + own.eps
     length = own.floor if length.real < own.floor else length
+    if mistake == "eps outside the root":
+        length = np.sqrt(np.sum(z * z)) + own.eps
     return z / (length.real if mistake == "norm held" else length)
 
 
@@ -202,9 +204,10 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
     late = {"reset late": -1, "reset early": 1}.get(mistake, 0)
     for t in range(T):
         marked = "reset" in x and 0 <= t + late < T and x["reset"][t + late]
+        arrived = M
         if marked and mistake != "reset ignored":
-            z, A = (f * (0.0 if mistake == "reset to zero" else 1.0) for f in (z0, A0))
-            M = _reset(M0, M, mistake)
+            M, z, A = (f * (0.0 if mistake == "reset to zero" else 1.0) for f in (M0, z0, A0))
+            M = M0 + 1j * arrived.imag if mistake == "reset held" else M
         M, z, A = (f.real if mistake == "memory held" and t else f for f in (M, z, A))
         before, sum_before = M, z
         writes = "active" not in x or x["active"][t] or mistake == "active ignored"
@@ -221,7 +224,7 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
             M = M @ np.diag(_gate(x, t, mistake))
         seen = M
         if mistake == "read of first step" and writes:
-            seen = _token(x, own, t, before, mistake, steps=1)
+            seen = _token(own_x, own, t, before, mistake, steps=1)
         elif mistake == "read before":
             seen = before
         elif mistake == "read decayed":
@@ -239,12 +242,6 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
         reads.append(y)
     last = before if mistake == "M early" else M
     return np.stack(reads), last, {"z": {"z": z}, "A": {"A": A}}.get(own.second, {})
-
-
-def _reset(M0: Any, M: Any, mistake: str) -> Any:
-    if mistake == "reset held":
-        return M0 + 1j * M.imag
-    return 0.0 * M0 if mistake == "reset to zero" else M0
 
 
 def _read(M: Any, q: Any, own: Any, mistake: str) -> Any:

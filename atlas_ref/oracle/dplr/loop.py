@@ -44,17 +44,17 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         if p.held == "memory" and t:
             M = ops.stop_gradient(M)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
-        gate, before, after = _gate(p, x, t, rounding), M, []
+        gate, before, rows = _gate(p, x, t, rounding), M, []
         for j in range(t * own.steps, (t + 1) * own.steps):
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
-            after.append(M)
-        around = before, after[0] if p.reads == "first step" else M
+            rows.append(M)
+        around = before, rows[0] if p.reads == "first step" else M
         read = partial(_read, p, x, t, around, gate, writes, rounding)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
     last = _handed_over(p, before if p.last_early else M)
-    seconds |= {} if by is None else {"out/z": by.z}
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **seconds}
+    after |= {} if by is None else {"out/z": by.z}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
@@ -142,9 +142,9 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str
 def _length(p: Program, z: Array, rounding: Any) -> Array:
     """The length of keys or queries, with eps under the root or a floor."""
     square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
-    floor, eps = p.own.of.floor, p.own.norm_eps
+    floor = p.own.of.floor
     if not floor:
-        inside, outside = (0.0, eps) if p.bare_eps else (eps, 0.0)
+        inside, outside = (0.0, p.own.norm_eps) if p.bare_eps else (p.own.norm_eps, 0.0)
         return rounding.touch(ops.sqrt(square + inside) + outside)
     short = ops.less(square, floor**2)
     return ops.where(short, floor, rounding.touch(ops.sqrt(ops.where(short, 1.0, square))))

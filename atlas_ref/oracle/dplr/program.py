@@ -83,8 +83,8 @@ class Program(NamedTuple):
     precond: Literal["", "nothing", "before", "no centre"] = ""
     last_early: bool = False
     held: Literal[
-        "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser", "last",
-        "reset", "scale", "preconditioner",
+        "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser",
+        "preconditioner", "last", "reset", "scale",
     ] = ""  # fmt: skip
     take: Take = computed
 

@@ -119,9 +119,9 @@ def axes(case: Any) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
     rank = len(case.inputs["in/v"].shape)
     found = {"in/active": "T", "in/reset": "T"}
-    bare = {"in/bonus", "in/M0", "in/M_bar", "in/z0", "in/z_bar"}
+    bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"]}
     for name in case.inputs.keys() - found.keys() - bare:
-        of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain")
+        of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain", *MADE_OF["A"])
         behind = " d" if len(case.inputs[name].shape) == rank else ""
         found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
     return found

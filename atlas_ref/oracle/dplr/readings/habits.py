@@ -102,7 +102,8 @@ def _of_erase(at: Seen) -> Iterator[Reading]:
 
 
 def _of_norm(at: Seen) -> Iterator[Reading]:
-    if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")) and not at.own.of.floor:
+    normed = "l2" in (at.own.norm("in/q"), at.own.norm("in/k"))
+    if normed and not at.own.of.floor:
         words = "the eps of a norm was added to the length in place of its square"
         yield _mistake("eps outside the root", words, bare_eps=True)
 
@@ -149,7 +150,7 @@ def _of_read(at: Seen) -> Iterator[Reading]:
         words = "queries read the memory after the first step of their token"
         yield _mistake("read of first step", words, reads="first step")
     if at.own.scale != 1 and at.own.of.second != "z":  # it cancels in a normalised read
-        if at.erases and at.own.of.second != "A":
+        if at.erases and not at.own.of.second:
             words = "the scale was on keys in place of queries"
             yield _mistake("scale of keys", words, scale_of_keys=True, scales=0)
         yield _mistake("scale twice", "the scale of a query was applied twice", scales=2)
