@@ -33,7 +33,7 @@ def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
 
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
-    own, (x, seconds) = p.own, _of_value_heads(p, inputs, rounding)
+    own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
     x = with_cumulated(own, x, rounding)
     first = _first(p, x)
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
