@@ -37,6 +37,10 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "pulse": (1, 1, 1, 2, 3),
     "reset": (0, 0, 0, 4, 5),
     "dtype": ("float64", "float32", "bfloat16", "float16"),
+    # what a program does to its state and gates, drawn where it is fixed
+    "state_dtype": (None,),
+    "state_every": (1,),
+    "log_chunk": (None,),
 }
 
 #: Names above that are fields of a request, and those that say which tensors a case has.
