@@ -64,6 +64,9 @@ def test_a_name_is_fixed_and_moves_nothing_else() -> None:
         free.pop("state_bar")
         free["parameters"].pop("norm_eps", None)
         assert held == free
+    stored = {"state_dtype": ("bfloat16",), "state_every": (4,), "log_chunk": (8,)}
+    stated = drawn(RULE, 2, 0, {**stored, "gate": ("channel",)}).request["parameters"]
+    assert stated | {name: value for name, (value,) in stored.items()} == stated
     scalar = drawn(RULE, 0, 0, {"member": ("kda",), "gate": ("log_token",)}).case
     lead, tokens = scalar.inputs["in/v"].shape[:-2], scalar.inputs["in/q"].shape[-2]
     assert wide(scalar, "in/log_retain").shape == (*lead, tokens)
