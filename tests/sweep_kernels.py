@@ -119,7 +119,7 @@ def another_result(case: dict[str, Any], inputs: Tensors) -> Tensors:
 
 def no_such_result(case: dict[str, Any], inputs: Tensors) -> Tensors:
     """A result that no rule has."""
-    return right(case, inputs) | {"z": np.zeros(3)}
+    return right(case, inputs) | {"zz": np.zeros(3)}
 
 
 def answers_nothing(case: dict[str, Any], inputs: Tensors) -> Tensors:

@@ -298,7 +298,7 @@ def test_amplification_and_what_cannot_be_separated_are_printed(cli, tmp_path, m
             "case.safetensors: CASE:TENSOR is needed, such as case.safetensors:y",
         ),
         ("case.safetensors:", [], "CASE:TENSOR is needed"),
-        ("case.safetensors:z", [], "out/z: no rule has such a result"),
+        ("case.safetensors:zz", [], "out/zz: no rule has such a result"),
         ("case.safetensors:X", [], "out/X: not a result of this case; it has out/y, out/M"),
         ("gone.safetensors:y", [], "gone.safetensors: no such file"),
         ("case.safetensors:y", ["--dtype", "float8"], "dtype 'float8' is not available"),
