@@ -69,6 +69,8 @@ class Reading(NamedTuple):
             sees.
         still: whether local memories write nothing.
         global_still: whether the global one writes nothing.
+        late_start: the memory at the start of a chunk is taken after its first write.
+        keeps_window: a window goes on over a reset.
         global_read, local_read: "start" of the chunk, "before" or "after" the write, or "none"; the
             memory after the last token of the "chunk", or of the "call", known when all are written.
         of_global: how queries of the global memory are moved; None for raw ones.
@@ -87,6 +89,8 @@ class Reading(NamedTuple):
     lost: bool = False
     still: bool = False
     global_still: bool = False
+    late_start: bool = False
+    keeps_window: bool = False
     global_read: str = "start"
     local_read: str = "after"
     of_global: Any = None
@@ -119,9 +123,9 @@ def paper(memories: list[Memory], r: Reading = Reading()) -> Result:  # noqa: B0
                 M[i] = before = m.first
                 if not (r.carry and t > 0):
                     S[i] = m.first * 0 if m.S0 is None else m.S0
-                begin[i] = t
+                begin[i] = begin[i] if r.keeps_window else t
             place = number if m.shard is None or r.absolute else number % m.shard
-            if place % m.chunk == 0 or t == 0:
+            if place % m.chunk == 0 or t == 0 or (r.late_start and place % m.chunk == 1):
                 ref[i] = M[i]
             R = M[i] if r.running and m.shard is not None else ref[i]
             idle = r.global_still if m.shard is None else r.still

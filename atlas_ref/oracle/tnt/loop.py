@@ -77,28 +77,24 @@ def run(s: Settings, inputs: Tensors, means: Means) -> dict[str, Array]:
     starts = [0, *(t for t in range(1, T) if reset[t]), T]
     resumes = "in/state/position" in inputs and not reset[0]
     number = int(inputs["in/state/position"]) if resumes else s.origin
-    total: list[Any] = [None] * (len(starts) - 1)
+    numbers = [number, *(number + t if s.counts_on else s.origin for t in starts[1:-1])]
+    total: Any = None
     out: dict[str, Array] = {}
     moved: dict[str, Array] = {}
     for m in (*s.memories[1:], *s.memories[:1]) if _asks_others(s) else s.memories:
-        own = of_memory(inputs, m.name)
-        at = number
-        for i, (first, last) in enumerate(itertools.pairwise(starts)):
-            at = number if i == 0 else s.origin
-            document = _Document(s, m, own, inputs, means, first, last, at)
+        own, reads = of_memory(inputs, m.name), []
+        ends = [0, T] if m.one_document else starts
+        for i, (first, last) in enumerate(itertools.pairwise(ends)):
+            document = _Document(s, m, own, inputs, means, first, last, numbers[i])
             y, state = document.results(resumed=resumes and i == 0, moved=moved)
-            total[i] = _sum(total[i], y)
+            reads.append(y)
         out |= {f"out/state/{m.name}/{name}": x for name, x in state.items()}
-    like = inputs["in/v"]
-    parts = [
-        ops.zeros_like(like[..., a:b, :]) if y is None else y
-        for y, (a, b) in zip(total, itertools.pairwise(starts), strict=True)
-    ]
-    y = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
+        total = _sum(total, None if m.read == "none" else _joined(reads))
+    y = ops.zeros_like(inputs["in/v"]) if total is None else total
     if s.combine == "mean":
         y = y * (1.0 / max(1, sum(m.read != "none" for m in s.memories)))
     y = ops.stack([means.take("y", t, y[..., t, :]) for t in range(T)], axis=-2)
-    position = np.asarray(at + T - starts[-2], np.int64)
+    position = np.asarray(numbers[-1] + T - starts[-2], np.int64)
     ordered = {f"out/state/{m.name}/": m for m in s.memories}
     state = {n: x for key in ordered for n, x in out.items() if n.startswith(key)}
     return {"out/y": y, "out/state/position": position, **state}
@@ -110,6 +106,10 @@ def _asks_others(s: Settings) -> bool:
 
 def _sum(a: Array, b: Array) -> Array:
     return b if a is None else a if b is None else a + b
+
+
+def _joined(reads: list[Array]) -> Array:
+    return reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 
 
 def of_memory(inputs: Tensors, name: str) -> dict[str, Array]:
@@ -181,18 +181,19 @@ class _Document:
             fresh = self._begins(first)
             if fresh:
                 state = self._anew(state)
+            elif self._takes_late(first):
+                state = state._replace(tensors=state.tensors | {"M_ref": state.tensors["M"]})
             y, state = self._run(first, last, state, queries, fresh=fresh)
             reads.append(y)
-        y = reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
         kept = {name: getattr(held, name) for name in projection.names(m.projection)}
-        return None if m.read == "none" else y, {**state.tensors, **kept}
+        return None if m.read == "none" else _joined(reads), {**state.tensors, **kept}
 
     def _moved(self, t: int, x: Array) -> Array:
         return self.means.take(f"{self.m.name}/projected", self.first + t, x)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """First and last tokens of the runs between resets (TNT-4)."""
-        starts = [t for t in range(1, self.T) if self._begins(t)]
+        starts = [t for t in range(1, self.T) if self._begins(t) or self._takes_late(t)]
         return itertools.pairwise([0, *starts, self.T])
 
     def _begins(self, t: int) -> bool:
@@ -200,6 +201,10 @@ class _Document:
         m = self.m
         short = m.whole and m.shard is not None and t > 0 and t + m.shard > self.T
         return bool(m.starts(self.number + t)) and not short
+
+    def _takes_late(self, t: int) -> bool:
+        """Whether the memory before a token passes for that at the start of its chunk."""
+        return self.m.late_start and bool(self.m.place(self.number + t) == 1)
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -219,6 +224,8 @@ class _Document:
             tensors["S"] = self._whole("S0")
             if before is not None and m.reset_momentum == "carry":
                 tensors["S"] = before.tensors.get("S", tensors["S"])
+        if before is not None and m.keeps_window:
+            tensors |= {each: x for each, x in before.tensors.items() if "window" in each}
         if before is None or m.chunk_origin == "shard":
             return State(tensors, phase(self.m, self.number) if before is None else 0)
         if "M_ref" in before.tensors:

@@ -37,6 +37,9 @@ class Memory(NamedTuple):
         held_start: whether W_init has the gradient of the first shard alone.
         whole: whether a shard that the document cuts short begins without a reset.
         tail: whether the chunk in which the document ends is written.
+        late_start: whether the memory at the start of a chunk is taken after its first write.
+        keeps_window: whether its window goes on over a reset.
+        one_document: whether it takes all tokens of a call for one document.
     """
 
     name: str
@@ -56,6 +59,9 @@ class Memory(NamedTuple):
     held_start: bool = False
     whole: bool = False
     tail: bool = True
+    late_start: bool = False
+    keeps_window: bool = False
+    one_document: bool = False
 
     @property
     def is_global(self) -> bool:
@@ -81,6 +87,7 @@ class Settings(NamedTuple):
 
     Attributes:
         combine: "sum" of the reads, or their "mean", which no reading of the paper has.
+        counts_on: whether a document takes its first number from the tokens before it.
     """
 
     rule: str
@@ -89,6 +96,7 @@ class Settings(NamedTuple):
     origin: int
     memories: tuple[Memory, ...]
     combine: str = "sum"
+    counts_on: bool = False
 
 
 class Run(NamedTuple):

@@ -7,10 +7,13 @@ from typing import Any
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.topics import SMALL, SQUARE, TALL, WIDE, Topic
 
-#: Tokens of the document before a call that goes on: neither a chunk nor a shard ends there.
+#: Tokens of the document before a call that goes on; a shard of 5 ends there.
 BEFORE = 5
 
-#: Topics of a TNT. Shards have 3 and 5 tokens, so that the last one is short.
+#: The same where neither a chunk nor a shard ends, and the first document of two, in a shard.
+WITHIN, DOCUMENT = 7, 4
+
+#: Topics of a TNT. Shards have 3 and 5 tokens, so that the last one of 7 or 8 tokens is short.
 TOPICS = (
     Topic("tall", TALL),
     Topic("wide", WIDE),
@@ -23,7 +26,17 @@ TOPICS = (
     Topic("gradient", {**SQUARE, "tokens": 7, "heads": 1}, grad=True),
     Topic("gradient-resumed", {**SQUARE, "tokens": 5, "heads": 1, "history": BEFORE}, grad=True),
     Topic("gradient-packed", {**SQUARE, "tokens": 8, "heads": 1, "reset": 5}, grad=True),
+    Topic("packed-within", {**SQUARE, "tokens": 8, "reset": DOCUMENT}),
+    Topic("resumed-within", {**SQUARE, "history": WITHIN}),
+    Topic(
+        "gradient-resumed-within",
+        {**SQUARE, "tokens": 5, "heads": 1, "history": WITHIN},
+        grad=True,
+    ),
 )
+
+#: Topics whose state no numbers drawn one by one make: of gradients counted again, of a projector.
+GOING_ON = ("resumed", "gradient-resumed", "resumed-within", "gradient-resumed-within")
 
 #: Settings of a global memory and of local ones of different spans.
 GLOBAL = {"span": 4}
@@ -53,8 +66,7 @@ TNT = (
             "locals": [{"span": 3, "shard": 5}],
         },
         {"gate": "none"},
-        "resumed",
-        "gradient-resumed",
+        *GOING_ON,
     ),
     _target(
         "-inclusive",
@@ -119,7 +131,6 @@ TNT = (
             "locals": [{**_moved(SECOND, kind="orthogonal"), "reset_momentum": "learned"}],
         },
         {},
-        "resumed",
-        "gradient-resumed",
+        *GOING_ON,
     ),
 )

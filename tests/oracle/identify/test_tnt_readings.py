@@ -54,6 +54,20 @@ REQUESTS: dict[str, dict[str, Any]] = {
 CASES = {name: tnt_cases.made(**request, dtype="float32") for name, request in REQUESTS.items()}
 
 
+#: A call with a window, and one with two documents, whose readings the literal loops state.
+WINDOW: dict[str, Any] = {
+    **REQUESTS["one"],
+    "convention": {"newton_schulz": "none"},
+    "parameters": {**REQUESTS["one"]["parameters"], "rule": "omega", "window": 2},
+}
+PACKED: dict[str, Any] = {
+    **REQUESTS["one"],
+    "reset": 5,
+    "parameters": {"global": {"span": 4}, "locals": [{"span": 2, "shard": 3}]},
+    "dtype": "float64",
+}
+
+
 def answered(case: Any, *chosen: Any) -> dict[str, Any]:
     """What a program with some readings returns in float32."""
     results = reading.run(converted(case, "float32"), case, OTHER, chosen)
@@ -204,6 +218,99 @@ def test_a_short_tail_that_is_passed_over_is_what_loops_of_other_tokens_give() -
     assert relative_error(short["out/y"][0, start:], want) < 1e-12
     assert relative_error(short["out/y"][0, :start], right.y[:start]) < 1e-12
     assert relative_error(right.y[start:], want) > 1e-3
+
+
+@pytest.mark.clause("TNTCASE-13")
+@pytest.mark.host("literal loops of the tests")
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("global start of chunk late", {"late_start": True}),
+        ("local0 start of chunk late", {"late_start": True}),
+        ("local0 window kept", {"keeps_window": True}),
+    ],
+)
+def test_a_memory_with_one_mistake_is_what_loops_with_it_give(name: str, mistake: Any) -> None:
+    case = CASES["one"] if "late_start" in mistake else tnt_cases.made(**WINDOW)
+    tensors = converted(case, "float64")
+    memories = {
+        "global": tnt_cases.memory(tensors, "global", 0, 4, None),
+        "local0": tnt_cases.memory(tensors, "local0", 0, 2, 4),
+    }
+    (each,) = [one for one in listed.mistakes(case) if one.name == name]
+    found = reading.run(tensors, case, OTHER, [each])["out/y"][0]
+    wrong = name.split()[0]
+    want = sum(
+        loops.paper([m], loops.Reading(**(mistake if of == wrong else {}))).y
+        for of, m in memories.items()
+    )
+    assert relative_error(found, want) < 1e-12
+    assert relative_error(loops.paper(list(memories.values())).y, want) > 1e-3
+
+
+@pytest.mark.clause("TNTCASE-13", "IDENT-14")
+@pytest.mark.host("literal loops of the tests")
+@pytest.mark.parametrize("name", ["in/reset ignored", "numbers kept", "global kept", "local0 kept"])
+def test_documents_that_are_not_told_apart_are_named(name: str) -> None:
+    case = tnt_cases.made(**PACKED)
+    tensors = converted(case, "float64")
+    memories = {
+        "global": tnt_cases.memory(tensors, "global", 0, 4, None),
+        "local0": tnt_cases.memory(tensors, "local0", 0, 2, 3),
+    }
+    first, second = slice(None, 5), slice(5, None)
+
+    def in_documents(m: loops.Memory, origin: int = 0) -> Any:
+        rest = loops.paper([_some(m, second)], loops.Reading(origin=origin)).y
+        return np.concatenate([loops.paper([_some(m, first)]).y, rest])
+
+    whole = {of: loops.paper([m]).y for of, m in memories.items()}
+    apart = {of: in_documents(m) for of, m in memories.items()}
+    want = {
+        "in/reset ignored": sum(whole.values()),
+        "numbers kept": sum(in_documents(m, 5) for m in memories.values()),
+        "global kept": whole["global"] + apart["local0"],
+        "local0 kept": apart["global"] + whole["local0"],
+    }[name]
+    assert relative_error(sum(apart.values()), evaluate(case).tensors["out/y"][0]) < 1e-12
+    (each,) = [one for one in listed.mistakes(case) if one.name == name]
+    found = reading.run(tensors, case, OTHER, [each])["out/y"]
+    assert relative_error(found[0], want) < 1e-12
+    assert relative_error(sum(apart.values()), want) > 1e-3
+    answer = identify(case, {"out/y": want[None]}, depth=1)
+    assert each.words in [one.words for one in answer.departures]
+
+
+@pytest.mark.clause("TNTCASE-13")
+@pytest.mark.host("literal loops of the tests")
+@pytest.mark.parametrize(
+    ("part", "before", "of"),
+    [
+        ("M_ref", 5, {}),
+        ("S", 4, {}),
+        ("window", 4, {"rule": "omega", "window": 2}),
+    ],
+)
+def test_a_part_of_the_state_that_is_lost_is_what_a_call_without_it_gives(
+    part: str, before: int, of: Any
+) -> None:
+    """The loops start with their first memory as that of the chunk, and with an empty window."""
+    parameters = {"global": {"span": 4}, **of}
+    convention = {"newton_schulz": "none"} if of else {}
+    sizes = {"tokens": 7, "d_in": 3, "d_out": 4, "heads": 1, "cotangent": False}
+    request = {**sizes, "history": before, "parameters": parameters, "convention": convention}
+    case = tnt_cases.made(**request, dtype="float64")
+    tensors = converted(case, "float64")
+    m = tnt_cases.memory(tensors, "global", 0, 4, None)
+    M, S = (tensors[f"in/state/global/{name}"][0] for name in ("M", "S"))
+    m = m._replace(first=M, S0=None if part == "S" else S)
+    (each,) = [
+        one for one in listed.mistakes(case) if one.name == f"in/state/global/{part} ignored"
+    ]
+    found = reading.run(tensors, case, OTHER, [each])["out/y"][0]
+    want = loops.paper([m], loops.Reading(origin=before)).y
+    assert relative_error(found, want) < 1e-12
+    assert relative_error(evaluate(case).tensors["out/y"][0], want) > 1e-3
 
 
 def _some(memory: loops.Memory, tokens: slice) -> loops.Memory:

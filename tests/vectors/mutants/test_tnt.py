@@ -50,6 +50,16 @@ LIST = {
     "tnt: local0 start held": "tnt",
     "tnt: in/local1/q ignored": "tnt",
     "tnt: in/state/local0/P ignored": "tnt-sequence",
+    "tnt: local0 window kept": "tnt-atlas",
+    "tnt: global start of chunk late": "tnt",
+    "tnt: local0 start of chunk late": "tnt",
+    "tnt: in/state/global/M_ref ignored": "tnt",
+    "tnt: in/state/local1/S ignored": "tnt",
+    "tnt: in/state/local0/window ignored": "tnt-atlas",
+    "tnt: in/reset ignored": "tnt",
+    "tnt: numbers kept": "tnt",
+    "tnt: global kept": "tnt",
+    "tnt: local1 kept": "tnt",
 }
 
 

@@ -10,14 +10,16 @@ import numpy as np
 from atlas_ref.oracle.tnt.loop import TOKENS
 from atlas_ref.oracle.tnt.readings.axes import changed
 from atlas_ref.oracle.tnt.readings.reading import Inputs, Reading, Seen
-from atlas_ref.oracle.tnt.settings import Settings
+from atlas_ref.oracle.tnt.settings import Memory, Settings
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
 
 
 def habits(at: Seen) -> list[Reading]:
     """Mistakes that can be made in a case."""
-    every = [*_of_schedule(at), *_of_queries(at), *_of_start(at), *_of_tokens(at)]
+    every = [*_of_schedule(at), *_of_chunks(at), *_of_queries(at), *_of_start(at)]
+    every += [*_of_documents(at), *_of_tokens(at)]
     return [*every, *(_of_gradients(at) if "in/y_bar" in at.inputs else [])]
 
 
@@ -53,10 +55,10 @@ def _of_schedule(at: Seen) -> Iterator[Reading]:
         if starts and m.shard is not None and starts[-1] + m.shard > at.tokens:
             words = f"{m.name} was not reset for a last shard that is short"
             yield Reading(words, words, settings=_change(m.name, whole=True))
-    for m in at.s.memories:
-        if m.writes and m.place(at.number + at.tokens):
-            words = f"the last chunk of {m.name}, a short one, was not written"
-            yield Reading(f"{m.name} without tail", words, settings=_change(m.name, tail=False))
+    if at.s.window > 1:
+        for name, settings in _locals(at, keeps_window=True):
+            words = f"the window of {name} went on over a reset"
+            yield Reading(f"{name} window kept", words, settings=settings)
     if at.locals and at.s.memories[0].is_global:
         first = at.locals[0].shard
         words = "the global memory was reset at the shards of local0"
@@ -68,6 +70,31 @@ def _of_schedule(at: Seen) -> Iterator[Reading]:
                 settings = _change(*(m.name for m in at.locals), **{field: own})
                 words = f"each local memory had the {field} of local0"
                 yield Reading(f"{field} of local0", words, settings=settings)
+
+
+def _of_chunks(at: Seen) -> Iterator[Reading]:
+    """A chunk that is not written, or whose first memory is another."""
+    for m in at.s.memories:
+        if m.writes and m.place(at.number + at.tokens):
+            words = f"the last chunk of {m.name}, a short one, was not written"
+            yield Reading(f"{m.name} without tail", words, settings=_change(m.name, tail=False))
+        looks = m.read == "chunk_start" or (m.base != "running" and FAMILY[at.s.rule].has_error)
+        if m.writes and looks and m.span > 1 and m.sum == "exclusive":
+            words = f"the memory at the start of a chunk of {m.name} held its first write"
+            settings = _change(m.name, late_start=True)
+            yield Reading(f"{m.name} start of chunk late", words, settings=settings)
+
+
+def _of_documents(at: Seen) -> Iterator[Reading]:
+    """Documents of one call that are not told apart."""
+    if not np.asarray(at.inputs.get("in/reset", ()))[1:].any():
+        return
+    yield Reading("in/reset ignored", "in/reset was absent", inputs=_without("in/reset"))
+    words = "chunks and shards were counted on from the document before"
+    yield Reading("numbers kept", words, settings=lambda s: s._replace(counts_on=True))
+    for m in at.s.memories if len(at.s.memories) > 1 else ():
+        words = f"{m.name} went on from the document before"
+        yield Reading(f"{m.name} kept", words, settings=_change(m.name, one_document=True))
 
 
 def _of_queries(at: Seen) -> Iterator[Reading]:
@@ -96,11 +123,24 @@ def _of_start(at: Seen) -> Iterator[Reading]:
     words = "a reset returned to the memory at the start of the call"
     yield Reading("reset to the call", words, inputs=_from_state)
     yield Reading("position ignored", "in/state/position was that of a first token", inputs=_first)
-    for m in at.locals:
-        name = f"in/state/{m.name}/P"
-        if name in at.inputs:
-            words = f"{name} was absent"
-            yield Reading(f"{name} ignored", words, inputs=_zeroed(name, f"{name}_size"))
+    for m in at.s.memories:
+        yield from _of_state(at, m)
+
+
+def _of_state(at: Seen, m: Memory) -> Iterator[Reading]:
+    """A part of the state of one memory that the next call does not find."""
+    P, S, M, M_ref = (f"in/state/{m.name}/{each}" for each in ("P", "S", "M", "M_ref"))
+    if P in at.inputs:
+        yield Reading(f"{P} ignored", f"{P} was absent", inputs=_zeroed(P, f"{P}_size"))
+    if S in at.inputs:
+        yield Reading(f"{S} ignored", f"{S} was absent", inputs=_zeroed(S))
+    if M_ref in at.inputs:
+        words = f"the chunk in progress of {m.name} started at the call"
+        yield Reading(f"{M_ref} ignored", words, inputs=_renamed(M, M_ref))
+    window = [name for name in at.inputs if name.startswith(f"in/state/{m.name}/window")]
+    if window:
+        words = f"the window of {m.name} was empty at the start of the call"
+        yield Reading(f"in/state/{m.name}/window ignored", words, inputs=_without(*window))
 
 
 def _of_tokens(at: Seen) -> Iterator[Reading]:
@@ -149,8 +189,8 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def _without(name: str) -> Callable[[Inputs, Settings], Inputs]:
-    return lambda inputs, s: {each: x for each, x in inputs.items() if each != name}
+def _without(*names: str) -> Callable[[Inputs, Settings], Inputs]:
+    return lambda inputs, s: {each: x for each, x in inputs.items() if each not in names}
 
 
 def _renamed(source: str, *names: str) -> Callable[[Inputs, Settings], Inputs]:
