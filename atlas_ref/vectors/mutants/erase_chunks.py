@@ -100,7 +100,9 @@ def long(case: Case) -> bool:
 
 
 def sizes(case: Case) -> tuple[int, ...]:
-    """Tokens of the chunks that a case is cut into."""
+    """Tokens of the chunks that a case is cut into; none where it has no chunk form."""
+    if not has(case):
+        return ()
     tokens = case.inputs["in/q"].shape[-2]
     if not long(case):
         return (SHORT,) if tokens > SHORT else ()

@@ -1,6 +1,6 @@
 """Mutants of rules that have readings of their own: mistakes and other settings (VEC-22, VEC-23).
 
-Each is a plain loop in float32, of a deep memory or of a TNT.
+Each is a plain loop in float32, of a deep memory, of a TNT or of the linear family (VEC-24).
 
 A setting or mistake that is the same function for every number in the place of the case's is no
 mutant of it.
