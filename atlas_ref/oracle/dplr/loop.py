@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.dplr import momentum
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
@@ -33,25 +34,34 @@ def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
-    first = _first(p, x)
+    first, first_S = (_first(p, x, name) for name in ("in/M0", "in/S0"))
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
-    M, reads = first, []
+    M, S, reads = first, first_S, []
     for t in range(x["in/v"].shape[-2] // own.steps):
         if "in/reset" in inputs and inputs["in/reset"][t]:
-            M = ops.zeros_like(first, shape=first.shape) if p.reset_to_zero else first
+            M, S = (ops.zeros_like(z) if p.reset_to_zero else z for z in (first, first_S))
         if p.held == "memory" and t:
-            M = ops.stop_gradient(M)
+            M, S = ops.stop_gradient(M), ops.stop_gradient(S)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
         gate, seen = _gate(p, x, t, rounding), M
-        for j in range(t * own.steps, (t + 1) * own.steps):
+        if own.of.second == "S":
+            state, key = momentum.Moved(M, S), x[WRITTEN][..., t, :]
+            moved = momentum.after_token(p, x, t, gate, state, key, rounding) if writes else None
+            M, S = moved or momentum.at_rest(p, t, gate, state)
+        for j in range(t * own.steps, (t + 1) * own.steps) if own.of.second != "S" else ():
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
         read = partial(_read, p, x, t, (seen, M), gate, writes, rounding)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
-    turned = (own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
-    last = M.swapaxes(-1, -2) if turned else M
     after |= {} if by is None else {"out/z": by.z}
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
+    after |= {"out/S": _last(p, S)} if own.of.second == "S" else {}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": _last(p, M), **after}
+
+
+def _last(p: Program, M: Array) -> Array:
+    """A memory or momentum after the last token, in the layout of the case."""
+    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
+    return M.swapaxes(-1, -2) if turned else M
 
 
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
@@ -59,9 +69,9 @@ def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int)
     return read() if by is None or p.normaliser == "absent" else read() / by.each[t]
 
 
-def _first(p: Program, x: Inputs) -> Array:
-    """The memory before the first token."""
-    M = x.get("in/M0")
+def _first(p: Program, x: Inputs, name: str) -> Array:
+    """The memory or the momentum before the first token."""
+    M = x.get(name)
     if M is None:
         *lead, _, d_out = x["in/v"].shape
         return ops.zeros_like(x["in/v"], shape=(*lead, d_out, x["in/k"].shape[-1]))

@@ -24,6 +24,21 @@ def named(op: str, step: int, steps: int) -> str:
     return op if steps == 1 else f"step{step}/{op}"
 
 
+#: What gradients may not go through.
+Held = Literal[
+    "",
+    "erase",
+    "norm",
+    "memory",
+    "heads",
+    "log",
+    "gate",
+    "normaliser",
+    "preconditioner",
+    "momentum",
+]
+
+
 class Program(NamedTuple):
     """Settings of a case, and mistakes of a program; a default is the rule itself.
 
@@ -50,6 +65,8 @@ class Program(NamedTuple):
         sum_from_zero: the sum of keys starts from zero.
         precond: what stands for the preconditioner: nothing, that of before the token, or one
             around A = 1.
+        momentum: what the memory moves by: the momentum of before the token, one of the other
+            sign, or a running average.
         held: what gradients do not go through.
         take: the hook at every op.
     """
@@ -74,9 +91,8 @@ class Program(NamedTuple):
     normaliser: Literal["", "absent", "bare", "at least 1", "before"] = ""
     sum_from_zero: bool = False
     precond: Literal["", "nothing", "before", "no centre"] = ""
-    held: Literal[
-        "", "erase", "norm", "memory", "heads", "log", "gate", "normaliser", "preconditioner"
-    ] = ""
+    momentum: Literal["", "before", "negative", "average"] = ""
+    held: Held = ""
     take: Take = computed
 
     def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:

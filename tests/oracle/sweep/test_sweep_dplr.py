@@ -143,10 +143,11 @@ OF_LATER = {
     "linear_attn_normalized": kernels.bare_divisor,
     "precond_kda": kernels.uncentred,
     "precond_gated_delta": kernels.uncentred,
+    "momentum_delta": kernels.late_momentum,
 }
 
 
-@pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19", "DPLR-20")
+@pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", LATER)
 def test_a_later_member_is_drawn_where_it_is_fixed(member: str, tmp_path: Path) -> None:
     fixed = {"member": (member,)}
