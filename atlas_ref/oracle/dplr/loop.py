@@ -18,7 +18,7 @@ from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
-from atlas_ref.oracle.dplr.program import Inputs, Program
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
 from atlas_ref.types import Array
 from tape import ops
 
@@ -47,7 +47,7 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         if own.of.second == "S":
             state, key = momentum.Moved(M, S), x[WRITTEN][..., t, :]
             moved = momentum.after_token(p, x, t, gate, state, key, rounding) if writes else None
-            M, S = moved or momentum.at_rest(p, t, gate, state)
+            M, S = moved or momentum.at_rest(p, x, t, gate, state, rounding)
         for j in range(t * own.steps, (t + 1) * own.steps) if own.of.second != "S" else ():
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
@@ -183,26 +183,13 @@ def _after_row(
     p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: bool, rounding: Any
 ) -> Array:
     """The memory after a row, which a token that is not active leaves as it is."""
-    store = rounding.store if rounding.store is not None and _rounds(p, x, j) else _same
+    t, step = divmod(j, p.own.steps)
+    store = p.store(x, t, rounding) if step + 1 == p.own.steps else as_it_is
     if writes:
         after = _written(p, x, j, gate, M, rounding.way)
         return p.row("M", j, lambda: store(after()))
     decays = p.gate_silent and gate is not None
     return p.row("M", j, lambda: store(gate * M if decays else M))
-
-
-def _rounds(p: Program, x: Inputs, j: int) -> bool:
-    """Whether a program that keeps its state in a narrow format rounds it after row j (DPLRCASE-14)."""
-    t, step = divmod(j, p.own.steps)
-    if step + 1 < p.own.steps:
-        return False
-    starts = np.flatnonzero(np.asarray(x.get("in/reset", ()))[: t + 1])
-    tokens = x["in/v"].shape[-2] // p.own.steps
-    return p.own.rounds(t, int(starts[-1]) if starts.size else 0, tokens)
-
-
-def _same(x: Array) -> Array:
-    return x
 
 
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:

@@ -30,7 +30,7 @@ def after_token(
         key: which the change is along.
         by: a rounding.
     """
-    M, S, store = *state, by.store or _same
+    M, S, store = *state, p.store(x, t, by)
     decay = partial(p.take, "decayed", t)
     late = p.gate_after == "write"
     decayed = M if gate is None or late else decay(partial(_times, gate, M))
@@ -59,11 +59,12 @@ def after_token(
     return Moved(p.take("M", t, lambda: store(moved())), S)
 
 
-def at_rest(p: Program, t: int, gate: Array, state: Moved) -> Moved:
+def at_rest(p: Program, x: Inputs, t: int, gate: Array, state: Moved, by: Any) -> Moved:
     """The state after a token that is not active."""
-    S = p.take("S", t, partial(_same, state.S))
+    store = p.store(x, t, by)
+    S = p.take("S", t, lambda: store(state.S))
     decays = p.gate_silent and gate is not None
-    return Moved(p.take("M", t, lambda: gate * state.M if decays else state.M), S)
+    return Moved(p.take("M", t, lambda: store(gate * state.M if decays else state.M)), S)
 
 
 def _change(p: Program, x: Inputs, t: int, of: Array, by: Any) -> Array:
@@ -84,7 +85,3 @@ def _change(p: Program, x: Inputs, t: int, of: Array, by: Any) -> Array:
 
 def _times(gate: Array, M: Array) -> Array:
     return gate * M
-
-
-def _same(x: Array) -> Array:
-    return x

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.types import Array
@@ -17,6 +19,11 @@ Take = Callable[[str, int, Callable[[], Array]], Array]
 def computed(op: str, t: int, compute: Callable[[], Array]) -> Array:
     """The value of an op as it is."""
     return compute()
+
+
+def as_it_is(x: Array) -> Array:
+    """A state that is not rounded."""
+    return x
 
 
 def named(op: str, step: int, steps: int) -> str:
@@ -94,6 +101,14 @@ class Program(NamedTuple):
     momentum: Literal["", "before", "negative", "average"] = ""
     held: Held = ""
     take: Take = computed
+
+    def store(self, x: Inputs, t: int, rounding: Any) -> Callable[[Array], Array]:
+        """The rounding of a state after token t to a narrow format; none elsewhere (DPLRCASE-14)."""
+        starts = np.flatnonzero(np.asarray(x.get("in/reset", ()))[: t + 1])
+        first = int(starts[-1]) if starts.size else 0
+        rounds = self.own.rounds(t, first, x["in/q"].shape[-2])
+        stored: Callable[[Array], Array] | None = rounding.store if rounds else None
+        return as_it_is if stored is None else stored
 
     def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:
         """An op of row j, through the hook."""
