@@ -100,14 +100,18 @@ def residual(bias: Bias, predicted: Array, values: Array) -> Array:
     return ops.sum(values, axis=-1, keepdims=True) * share - values
 
 
-def half_slope(bias: Bias, e: Array) -> Array:
-    """Half the derivative of the bias by the prediction, of an error (..., n, d_out) (DEEP-27)."""
+def half_slope(bias: Bias, e: Array, thresholds: Array = None) -> Array:
+    """Half the derivative of the bias by the prediction, of an error (..., n, d_out) (DEEP-27).
+
+    Args:
+        thresholds (..., n): of huber, one for each token in place of the setting (DEEP-36).
+    """
     if bias.kind == "l2":
         return e
     if bias.kind == "kl":
         return 0.5 * e
     if bias.kind == "huber":
-        return 0.5 * _huber(bias, e)
+        return 0.5 * _huber(bias, e, thresholds)
     return 0.5 * _power(bias, e, 1.0 if bias.kind == "l1" else bias.power)
 
 
@@ -127,15 +131,18 @@ def _power(bias: Bias, e: Array, p: float) -> Array:
     return p * (e * ops.where(zero, at_zero, size ** (p - 2.0)))
 
 
-def _huber(bias: Bias, e: Array) -> Array:
-    """e or 2 e up to the threshold, the threshold times a sign or unit error beyond it (DEEP-28)."""
+def _huber(bias: Bias, e: Array, thresholds: Array) -> Array:
+    """e or 2 e up to the threshold, the threshold times a sign or unit error beyond it (DEEP-28,
+    DEEP-36).
+    """
+    threshold = bias.threshold if thresholds is None else ops.expand_dims(thresholds, -1)
     inside = e if bias.quadratic == "half" else 2.0 * e
     if bias.form == "coordinate":
-        beyond = ops.greater(ops.absolute(e), bias.threshold)
-        return ops.where(beyond, bias.threshold * _power(bias, e, 1.0), inside)
+        beyond = ops.greater(ops.absolute(e), threshold)
+        return ops.where(beyond, threshold * _power(bias, e, 1.0), inside)
     total = ops.sum(e * e, axis=-1, keepdims=True)
     none = ops.equal(total, 0.0)  # where a root has no slope
     size = ops.sqrt(ops.where(none, 1.0, total))
-    beyond = ops.greater(ops.where(none, 0.0, size), bias.threshold)
+    beyond = ops.greater(ops.where(none, 0.0, size), threshold)
     line = e / size if bias.form == "norm" else _power(bias, e, 1.0)
-    return ops.where(beyond, bias.threshold * line, inside)
+    return ops.where(beyond, threshold * line, inside)

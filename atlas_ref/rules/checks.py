@@ -36,7 +36,9 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     check_state(rule, state)
     check_gates(rule, config.convention, tokens)
     check_window(rule, config, tokens)
-    _check_surrogate(rule, config, tokens)
+    check_surrogate(rule, config, tokens)
+    if tokens.threshold is not None:
+        raise ValueError(f"threshold: the rule {rule.name} has no bias huber; deep_memory has")
     _check_span(config, state)
     for name, axis, size in (
         ("k", "d_in", config.d_in),
@@ -239,7 +241,7 @@ def check_window(rule: Rule, config: Any, tokens: Any) -> None:
         )
 
 
-def _check_surrogate(rule: Rule, config: Any, tokens: Any) -> None:
+def check_surrogate(rule: Rule, config: Any, tokens: Any) -> None:
     """Check the learned residual against the axis reference (SURROGATE-1)."""
     residual, reference = tokens.surrogate, config.convention.reference
     if rule.learns_residual(config) != (residual is not None):

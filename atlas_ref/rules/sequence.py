@@ -45,6 +45,7 @@ class Tokens(Frozen):
         active (T,): False where M and S stay; None for all True.
         reset (T,): True where a packed sequence starts; None for nowhere.
         surrogate (..., T, d_out): under reference surrogate the learned residual (SURROGATE-1).
+        threshold (..., T): of a deep memory with bias huber, one for each token (DEEP-36).
     """
 
     k: Annotated[Array, Dims("... T d_in")]
@@ -59,6 +60,7 @@ class Tokens(Frozen):
     active: Any = None
     reset: Any = None
     surrogate: Annotated[Array, Dims("... T d_out", optional=True)] = None
+    threshold: Annotated[Array, Dims("... T", low=0.0, optional=True)] = None
 
     @model_validator(mode="after")
     def _check_gates(self) -> Self:

@@ -74,6 +74,7 @@ OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive")
 OF_BLOCKS = (
     *("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel"),
     *OF_TNT,
+    "periods",
 )
 
 
@@ -199,7 +200,7 @@ def _of_blocks(s: Model, vocabulary: int) -> language_model.Config:
             f"rule: {rule} has no window, model {kind.name} needs one; model {kind.block} takes it"
         )
     if not s.memory:
-        _refuse(s, OF_TNT)
+        _refuse(s, (*OF_TNT, "periods"))
     own = _memory(s, readings, rule, preset) if s.memory else None
     each = _block(s, kind.block, readings, own)
     return language_model.configured(readings, [each] * s.layers, vocabulary=vocabulary)
@@ -212,7 +213,7 @@ def _d_head(s: Model) -> int:
 
 
 def _memory(s: Model, readings: LayerConvention, name: str, preset: str) -> memory.Config:
-    """The memory of a block, in the first form that computes its rule."""
+    """The memory of a block, its levels in the first form that computes their rule (TRAIN-24)."""
     rule = FAMILY[name]
     public = preset if preset in conventions.PRESETS else "spec"
     fields: dict[str, Any] = {}
@@ -235,8 +236,13 @@ def _memory(s: Model, readings: LayerConvention, name: str, preset: str) -> memo
     )
     form = next(each for each in FORMS if support.refusal(name, config.convention, each) is None)
     levels: Any = _tnt(s, config)
+    if levels is not None and s.periods:
+        raise ValueError("periods: the memories of a TNT have chunks and shards, and no levels")
     if levels is None:
-        levels = block.Config(levels=(Level(config=config, form=form),))
+        periods = s.periods or (1,)
+        levels = block.Config(
+            levels=tuple(Level(config=config, period=each, form=form) for each in periods)
+        )
     return memory.configured(
         readings, levels, kernel=s.kernel, window_gate=s.omega_gate, momentum=not bare
     )

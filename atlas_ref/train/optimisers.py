@@ -1,6 +1,6 @@
 """The outer optimiser of a run, as groups of `optim`.
 
-Specified in specs/train.md (TRAIN-9).
+Specified in specs/train.md (TRAIN-9, TRAIN-24).
 """
 
 from __future__ import annotations
@@ -69,7 +69,38 @@ def _groups(settings: Settings) -> groups.Config:
             rate=own.hidden_rate or HIDDEN_RATE, schedule=falls, decay=decay
         )
         found = presets.matrices(matrices, rule).groups
+    if own.by_level:
+        found = (*_levels(settings.model.periods, found, last), *found)
     if public:
         stays = groups.Group(name="memory", optimiser=None, names=("*.memory.*",))
         found = (stays, *found)
     return groups.Config(groups=found, clip=limit)
+
+
+def _levels(
+    periods: tuple[int, ...], found: tuple[groups.Group, ...], last: Any
+) -> tuple[groups.Group, ...]:
+    """Groups of the parameters of each level, which wait for its period (TRAIN-24).
+
+    Args:
+        found: the groups of all parameters; the first that takes hidden matrices says how.
+        last: settings of the optimiser of all else.
+
+    Raises:
+        ValueError: a model without levels.
+    """
+    if not periods:
+        raise ValueError("by_level: has no effect without periods")
+    hidden = next((group for group in found if group.name == "hidden"), None)
+    own: list[groups.Group] = []
+    for i, period in enumerate(periods):
+        fields: dict[str, Any] = {"names": (f"*.levels.{i}.*",), "period": period}
+        if hidden is not None:
+            matrices: dict[str, Any] = {
+                "optimiser": hidden.optimiser,
+                "but": hidden.but,
+                "matrices": True,
+            }
+            own.append(groups.Group(name=f"level {i} hidden", **matrices, **fields))
+        own.append(groups.Group(name=f"level {i}", optimiser=last, **fields))
+    return tuple(own)

@@ -42,6 +42,7 @@ class Model(Frozen):
         tnt_shards: tokens between two resets of each local memory, or of all.
         tnt_params: whether the memories of a TNT share projections and gates.
         tnt_preset: the reading of the paper that a TNT has (TNT-12).
+        periods: of the levels of each memory, in tokens; without them it is one memory (TRAIN-24).
     """
 
     model: Literal["mag", "mal", "mac", "lmm", "omega", "atlas-mag"] = "mag"
@@ -70,6 +71,7 @@ class Model(Frozen):
     tnt_shards: tuple[Size, ...] = ()
     tnt_params: Literal["shared", "per_memory"] = "shared"
     tnt_preset: str = "paper"
+    periods: tuple[Size, ...] = ()
 
 
 class Text(Frozen):
@@ -116,6 +118,8 @@ class Optimiser(Frozen):
         rate, decay, clip: clip 0 for none. decay None is 0.1 for Atlas-MAG and 0.01 else.
         hidden_rate: of the matrices; None for 0.02.
         schedule, warmup, floor: warmup None is 1 % of the steps, at most 100.
+        by_level: whether the parameters of a level move once in its period, by the sum of their
+            gradients (TRAIN-24).
     """
 
     name: Literal["adamw", "sgd", "muon", "adamuon", "m3"] = "adamw"
@@ -126,6 +130,7 @@ class Optimiser(Frozen):
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     warmup: Annotated[int, Field(ge=0)] | None = None
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    by_level: bool = False
 
 
 class Settings(Frozen):

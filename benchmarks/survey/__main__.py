@@ -14,8 +14,8 @@ from rich.console import Console
 
 from atlas_ref.oracle.cases.case import CaseError
 from benchmarks.survey.catalogue import entries
-from benchmarks.survey.kept import with_kept
-from benchmarks.survey.page import page
+from benchmarks.survey.pages.kept import with_kept
+from benchmarks.survey.pages.page import page
 from benchmarks.survey.run import read, survey
 
 #: The set that is asked when none is named.

@@ -43,6 +43,7 @@ OTHERS = {
     "fla-core, ops/ttt": (
         "one matrix with a bias that learns, under a LayerNorm with a bias; two faults are below"
     ),
+    "fla-core, ops/rwkv7, gated_oja_rule": "there is no reference without Triton",
     "titans-pytorch, memory_models": (
         "its other memories - gated residual, factorised, SwiGLU with residual, attention - are "
         "functions that no clause here has; the write around them is that of its MemoryMLP"

@@ -18,7 +18,16 @@ from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report.failures import clause
 from atlas_ref.oracle.sources.sources import respond
-from benchmarks.survey import bracket, chunks, deep, deep_faults, identity, rnn_faults
+from benchmarks.survey import (
+    bracket,
+    chunks,
+    deep,
+    deep_faults,
+    family,
+    family_faults,
+    identity,
+    rnn_faults,
+)
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked
 
@@ -89,11 +98,13 @@ def survey(
             "sha256": cases.digest,
         },
     }
+    tell("the linear family")
+    family_of = {"family": family.found(), "family_faults": family_faults.found()}
     tell("memories of several layers")
     beside = {"deep": deep.found(), "deep_faults": deep_faults.found()}
     tell("layers of atlas-rnn, calls of titans-pytorch")
     beside |= {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
-    return data | {"implementations": rows, "others": dict(OTHERS), **beside}
+    return data | {"implementations": rows, "others": dict(OTHERS), **family_of, **beside}
 
 
 def _entry(entry: Entry, cases: Set) -> dict[str, Any]:

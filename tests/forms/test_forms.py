@@ -180,6 +180,8 @@ def test_every_condition_refuses_something() -> None:
         for reference in ("running", "zero")
         for order in ("window_then_momentum", "momentum_then_window")
     ]
+    more = ({"momentum_kind": "delta_momentum"}, {"memory_ceiling": 1.0})
+    conventions += [resolve(each, rule="omega") for each in more]
     for condition in CONDITIONS:
         assert any(condition.breaks("omega", each) for each in conventions), condition.reason
 

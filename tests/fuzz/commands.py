@@ -294,6 +294,7 @@ GOOD: dict[str, Draw] = {
     "tnt_shards": _word("4", "2"),
     "tnt_params": _word("shared", "per_memory"),
     "tnt_preset": _word("paper", "paper-app-c", "paper-literal"),
+    "train periods": _word("1", "1,2", "2,3"),
     "begins_from": _tensors("trained"),
     "learns": _word("all", "locals"),
     "runs": _tree("run"),
@@ -352,6 +353,7 @@ ALWAYS = {
 TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
 TOGETHER |= {"once": "watch", "tnt_shards": "tnt_local_spans", "learns": "begins_from"}
 TOGETHER |= {"tnt_params": "tnt_global_span", "tnt_preset": "tnt_global_span"}
+TOGETHER |= {"by_level": "periods"}
 
 #: Chance of an option of commands with many, most of which exclude each other.
 FEWER = {"new": 0.06, "train": 0.015, "evaluate": 0.05, "generate": 0.1}

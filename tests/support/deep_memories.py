@@ -168,6 +168,8 @@ def run(settings: deep_memory.Config, given: Inputs) -> tuple[Any, Any]:
                 "step_size_memory": None,
                 "window_weights": None,
                 "window_gate": None,
+                "surrogate": None,
+                "threshold": None,
                 "active": None,
                 "reset": None if given.reset is None else given.reset[of],
             }
@@ -212,5 +214,5 @@ def kept(choice: dict[str, Any], given: Inputs) -> dict[str, Any]:
     if choice["gate"] == "forget":
         gates["retain"] = 1.0 - gates["retain"]
     if choice["coupling"] == "batch_shared":
-        gates = {n: a if n == "window_gate" else a[0] for n, a in gates.items()}
+        gates = {n: a if n in ("window_gate", "threshold") else a[0] for n, a in gates.items()}
     return gates

@@ -83,7 +83,7 @@ def slope(
             result.append(of_power(x, 1.0 if kind == "l1" else power, *own))
         else:
             size = absolute(x) if form == "coordinate" else length(e)
-            if np.real(size) <= threshold:
+            if np.real(size) <= np.real(threshold):
                 result.append(x if quadratic == "half" else 2.0 * x)
             elif form == "norm":
                 result.append(threshold * x / size)

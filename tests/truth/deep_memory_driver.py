@@ -119,6 +119,9 @@ class Driver:
         self.s, self.f = s, functions.Function(**s["memory"])
         self.k, self.v, self.q = k, v, q
         self.reset = np.zeros((B, T), bool) if reset is None else np.asarray(reset, bool)
+        own = gates.get("threshold", s["bias"].get("threshold", 1.0))
+        self.thresholds = np.broadcast_to(np.asarray(own), (B, T))
+        gates = {name: a for name, a in gates.items() if name != "threshold"}
         self.gates = steps.of_tokens(gates, B, T)
         if shared and not all(np.array_equal(row, self.reset[0]) for row in self.reset):
             raise ValueError("reset: rows of one memory begin documents together")
@@ -163,7 +166,8 @@ class Driver:
     def take(self, group: Group, t: int) -> None:
         """Put a token into the window, and write where it ends its chunk."""
         weights = self.gates["window_gate"]
-        new = [(self.k[b, t], self.v[b, t], weights[b, t]) for b in group.rows]
+        limits = self.thresholds
+        new = [(self.k[b, t], self.v[b, t], weights[b, t], limits[b, t]) for b in group.rows]
         group.pairs = [*group.pairs, new][-self.s["window"] :]
         group.waiting += 1
         if group.waiting == self.s["chunk"]:
@@ -195,11 +199,12 @@ class Driver:
         total = {name: 0.0 * a for name, a in group.W.items()}
         share = 1.0 / (len(group.rows) * count) if self.s["reduction"] == "mean" else 1.0
         for place, row in enumerate(group.pairs):
-            for key, want, gate in row:
+            for key, want, gate, limit in row:
                 weight = self.s["window_decay"] ** (count - 1 - place) * gate * share
                 if self.s["reduction"] == "features":
                     weight = weight / len(want)
-                slope = bias_loops.slope(functions.value(p, key, self.f), want, **self.s["bias"])
+                bias = {**self.s["bias"], "threshold": limit}
+                slope = bias_loops.slope(functions.value(p, key, self.f), want, **bias)
                 g, _ = functions.gradient(p, key, weight * slope, self.f)
                 total = {name: a + g[name] for name, a in total.items()}
         return total

@@ -26,10 +26,14 @@ def run(inputs: Inputs, own: Any, mistake: str = "") -> dict[str, Any]:
     if own.second == "S":
         return dict(zip("yMS", momentum_delta.run(inputs, own, mistake), strict=True))
     x = {name: np.asarray(value) for name, value in inputs.items()}
+    held = mistake.removesuffix(" held")
+    if held != mistake and held in x:
+        x[held] = x[held].real
     heads = x["v"].shape[0]
     made = [_head(_of_head(x, own, h, mistake), own, mistake) for h in range(heads)]
     M = np.stack([each[1] for each in made])
     M = M.swapaxes(-1, -2) if mistake == "M transposed" else M
+    M = M.real if mistake == "last held" else M
     found = {"y": np.stack([each[0] for each in made]), "M": M}
     firsts = made
     if own.second == "A":  # of key heads
@@ -60,7 +64,11 @@ def _unit(z: Any, kind: str, own: Any, mistake: str) -> Any:
     if kind == "none":
         return z
     length = np.sqrt(np.sum(z * z) + (0.0 if own.floor else own.eps))
+    if mistake == "eps outside the root":
+        length = np.sqrt(np.sum(z * z)) + own.eps
     length = own.floor if length.real < own.floor else length
+    if mistake == "eps outside the root":
+        length = np.sqrt(np.sum(z * z)) + own.eps
     return z / (length.real if mistake == "norm held" else length)
 
 
@@ -73,7 +81,9 @@ def _gate(x: Inputs, t: int, mistake: str) -> Any:
     if "log_retain" in x:
         log = x["log_retain"][t]
         log = np.full(d_in, log.mean()) if mistake == "mean gate" else log
-        gate = {"log as gate": log, "log of base 2": 2.0**log}.get(mistake, np.exp(log))
+        others = {"log as gate": log, "log of base 2": 2.0**log}
+        others["exp of base 2"] = np.exp(log * np.log2(np.e))
+        gate = others.get(mistake, np.exp(log))
         if mistake == "log held":
             gate = gate.real + 1j * log.imag
     else:
@@ -83,6 +93,7 @@ def _gate(x: Inputs, t: int, mistake: str) -> Any:
         gate = np.full(d_in, gate[0])
     if mistake == "mean gate":
         gate = np.full(d_in, gate.mean())
+    gate = gate * gate if mistake == "gate twice" else gate
     return gate.real if mistake == "gate held" else gate
 
 
@@ -90,9 +101,10 @@ def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
     """Key, value that is written, what the erase reads with, and along which vector it takes."""
     bare, v = x["k"][j], x["v"][j]
     k = _unit(bare, own.k_norm, own, mistake)
+    k = own.scale * k if mistake == "scale of keys" else k
     power = {"beta forgotten": 0, "beta twice": 2}.get(mistake, 1)
     if own.erase == "error":
-        beta = x["beta"][j] ** power
+        beta = x["beta"][j] ** power * (2.0 if mistake == "beta doubled" else 1.0)
         own_key = x["erase_key"][j] if "erase_key" in x else k
         asked = {"erase of bare key": bare, "erase of key": k}.get(mistake, own_key)
         if "written" in x:
@@ -110,13 +122,18 @@ def _vectors(x: Inputs, own: Any, j: int, mistake: str) -> tuple[Any, ...]:
     if own.erase == "gates":
         write = x["write_gate"][j] ** _power("write_gate", mistake)
         erase = x["erase_gate"][j] ** _power("erase_gate", mistake)
+        if mistake == "erase crossed":
+            return k, write * v, k, erase * k
         return k, write * v, erase * (bare if mistake == "erase of bare key" else k), k
     if own.erase == "alpha":
         a, b = x["alpha"][j], x["beta"][j]
         a, b = (b, a) if mistake == "in/alpha exchanged" else (a, b)
         return k, v, -a, b
     if own.erase == "kk":
-        return k, v, x["kk"][j], x["kk"][j] * x["a"][j] ** _power("a", mistake)
+        rate = x["a"][j] ** _power("a", mistake)
+        if mistake == "erase crossed":
+            return k, v, x["kk"][j] * rate, x["kk"][j]
+        return k, v, x["kk"][j], x["kk"][j] * rate
     if "erase_read" in x:
         a, b = x["erase_read"][j], x["erase_write"][j]
         a, b = (b, a) if mistake == "in/erase_read exchanged" else (a, b)
@@ -130,13 +147,14 @@ def _power(name: str, mistake: str) -> int:
     return {f"{name} forgotten": 0, f"{name} twice": 2}.get(mistake, 1)
 
 
-def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str) -> Any:
-    """The memory after the steps of one token."""
-    rows = list(range(t * own.steps, (t + 1) * own.steps))
+def _token(x: Inputs, own: Any, t: int, M: Any, mistake: str, steps: int | None = None) -> Any:
+    """The memory after the steps of one token, or after the first of them."""
+    rows = list(range(t * own.steps, t * own.steps + (steps or own.steps)))
     for place, j in enumerate(rows[::-1] if mistake == "steps reversed" else rows):
         j_of_key = max(j - 1, 0) if mistake == "in/k late" else j
         of_row = _vectors({**x, "k": x["k"][[j_of_key] * len(x["k"])]}, own, j, mistake)
         k, v, a, b = of_row[:4]
+        a = a.real if mistake == "erase_read held" else a
         scale = np.diag(of_row[4] if len(of_row) > 4 else np.ones(len(v)))
         decays = place == 0 or mistake == "gate at steps"
         gate = _gate(x, t, mistake) if decays else np.ones(len(k))
@@ -190,8 +208,10 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
     late = {"reset late": -1, "reset early": 1}.get(mistake, 0)
     for t in range(T):
         marked = "reset" in x and 0 <= t + late < T and x["reset"][t + late]
+        arrived = M
         if marked and mistake != "reset ignored":
             M, z, A = (f * (0.0 if mistake == "reset to zero" else 1.0) for f in (M0, z0, A0))
+            M = M0 + 1j * arrived.imag if mistake == "reset held" else M
         M, z, A = (f.real if mistake == "memory held" and t else f for f in (M, z, A))
         before, sum_before = M, z
         writes = "active" not in x or x["active"][t] or mistake == "active ignored"
@@ -207,18 +227,29 @@ def _head(x: Inputs, own: Any, mistake: str) -> tuple[Any, Any, dict[str, Any]]:
         elif mistake == "gate when silent":
             M = M @ np.diag(_gate(x, t, mistake))
         seen = M
-        if mistake == "read before":
+        if mistake == "read of first step" and writes:
+            seen = _token(own_x, own, t, before, mistake, steps=1)
+        elif mistake == "read before":
             seen = before
         elif mistake == "read decayed":
             seen = before @ np.diag(_gate(x, t, mistake))
         elif "bonus" in x and writes and mistake != "bonus forgotten":
             u = {"bonus of 0": 0.0, "bonus of 1": 1.0}.get(mistake, x["bonus"])
             k = _unit(x["k"][max(t - 1, 0) if mistake == "in/k late" else t], own.k_norm, own, "")
-            seen = (M if mistake == "bonus late" else before) + np.outer(x["v"][t], u * k)
+            decayed = before @ np.diag(_gate(x, t, mistake))
+            read = {"bonus late": M, "bonus decayed": decayed}.get(mistake, before)
+            seen = read + np.outer(x["v"][t], u * k)
         q = _unit(x["q"][max(t - 1, 0) if mistake == "in/q late" else t], own.q_norm, own, mistake)
-        factor = own.scale**2 if mistake == "scale twice" else own.scale
-        y = (d_out**-0.5 if mistake == "scale of d_out" else factor) * (seen @ q)
+        y = _read(seen, q, own, mistake)
         if own.second == "z":
             y = y / _divisor(x, own, t, (sum_before, z), q, mistake)
         reads.append(y)
-    return np.stack(reads), M, {"z": {"z": z}, "A": {"A": A}}.get(own.second, {})
+    last = before if mistake == "M early" else M
+    return np.stack(reads), last, {"z": {"z": z}, "A": {"A": A}}.get(own.second, {})
+
+
+def _read(M: Any, q: Any, own: Any, mistake: str) -> Any:
+    if mistake == "scale held":
+        return M @ (own.scale * q.real + 1j * q.imag)
+    factors = {"scale twice": own.scale**2, "scale of d_out": len(M) ** -0.5, "scale of keys": 1.0}
+    return factors.get(mistake, own.scale) * (M @ q)

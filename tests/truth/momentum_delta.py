@@ -86,7 +86,7 @@ class _Head:
             scale = self.own.scale ** (2 if said == "scale twice" else 1)
             scale = d_out**-0.5 if said == "scale of d_out" else scale
             reads.append(self.take("y", t, scale * (seen @ q)))
-        turned = said == "M transposed"
+        M, turned = before if said == "M early" else M, said == "M transposed"
         return np.stack(reads), M.T if turned else M, S.T if turned else S
 
     def token(self, t: int, M: Any, S: Any, gate: Any, k: Any) -> tuple[Any, Any]:
@@ -100,6 +100,7 @@ class _Head:
         found = self.take("found", t, found)
         found = {"no erase": 0.0 * found, "erase adds": -found}.get(said, found)
         eta, beta = x["eta"][t], x["beta"][t]
+        eta = eta.real if said == "eta held" else eta
         eta, beta = (beta, eta) if said == "rates exchanged" else (eta, beta)
         eta = eta ** {"eta forgotten": 0, "eta twice": 2}.get(said, 1)
         beta = beta ** {"beta forgotten": 0, "beta twice": 2}.get(said, 1)
@@ -124,10 +125,13 @@ class _Head:
         raw = np.full_like(raw, raw[0]) if said == "gate of channel 0" else raw
         raw = np.full_like(raw, raw.mean()) if said == "mean gate" else raw
         if name == "log_retain":
-            gate = {"log as gate": raw, "log of base 2": 2.0**raw}.get(said, np.exp(raw))
+            others = {"log as gate": raw, "log of base 2": 2.0**raw}
+            others["exp of base 2"] = np.exp(raw * np.log2(np.e))
+            gate = others.get(said, np.exp(raw))
             gate = gate.real + 1j * raw.imag if said == "log held" else gate
         else:
             gate = np.exp(raw) if said == "gate as log" else raw
+        gate = gate * gate if said == "gate twice" else gate
         gate = self.take("gate", t, gate.real if said == "gate held" else gate)
         return gate[:, None] if said == "gate on rows" else gate
 

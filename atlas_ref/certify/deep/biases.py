@@ -11,7 +11,7 @@ from typing import Any
 from flint import arb
 
 from atlas_ref.certify.functions import inverse, softmax, summed
-from atlas_ref.certify.matrix import Matrix, each, filled, norm, scaled
+from atlas_ref.certify.matrix import Matrix, each, filled, norm, number, scaled
 
 #: Settings that a header may leave out.
 DEFAULTS: dict[str, Any] = {
@@ -39,15 +39,16 @@ def error(bias: Mapping[str, Any], y: Matrix, v: Matrix, *, plus: bool) -> Matri
     return scaled(summed(v), share) - v
 
 
-def half_slope(bias: Mapping[str, Any], e: Matrix) -> Matrix:
-    """Half the derivative of the bias by the prediction (DEEP-27, DEEP-28)."""
+def half_slope(bias: Mapping[str, Any], e: Matrix, threshold: Matrix | None = None) -> Matrix:
+    """Half the derivative of the bias by the prediction (DEEP-27, DEEP-28, DEEP-36)."""
     own, kind = {**DEFAULTS, **bias}, bias["kind"]
     if kind == "l2":
         return e
     if kind == "kl":
         return e.times(arb(0.5))
     if kind == "huber":
-        return _huber(own, e).times(arb(0.5))
+        d = number(arb(own["threshold"])) if threshold is None else threshold
+        return _huber(own, e, d).times(arb(0.5))
     p = 1.0 if kind == "l1" else float(own["power"])
     return each(e, *_of_power(own, p)).times(arb(0.5))
 
@@ -94,19 +95,30 @@ def _exact_slope(x: arb, p: float) -> arb:
     return arb(p) * (arb(p) - 1) * abs(x) ** (arb(p) - 2)
 
 
-def _huber(own: Mapping[str, Any], e: Matrix) -> Matrix:
-    """The slope of the parabola or of the line; both where a ball holds the threshold."""
-    d, factor = arb(own["threshold"]), arb(1 if own["quadratic"] == "half" else 2)
+def _huber(own: Mapping[str, Any], e: Matrix, threshold: Matrix) -> Matrix:
+    """The slope of the parabola or of the line; both where a ball holds the threshold.
+
+    Args:
+        threshold: one number, which may have a derivative (DEEP-36).
+    """
+    d, factor = threshold.value[0, 0], arb(1 if own["quadratic"] == "half" else 2)
     sign, sign_slope = _of_power(own, 1.0)
     if own["form"] == "coordinate":
-        return each(
+        none = arb(0)
+        near = each(
             e,
-            lambda x: _chosen(abs(x), d, factor * x, d * sign(x)),
-            lambda x: _chosen(abs(x), d, factor, d * sign_slope(x)),
+            lambda x: _chosen(abs(x), d, factor * x, none),
+            lambda x: _chosen(abs(x), d, factor, none),
         )
+        far = each(
+            e,
+            lambda x: _chosen(abs(x), d, none, sign(x)),
+            lambda x: _chosen(abs(x), d, none, sign_slope(x)),
+        )
+        return near + scaled(threshold, far)
     size = norm(e)
     line = scaled(inverse(size), e) if own["form"] == "norm" else each(e, sign, sign_slope)
-    inside, beyond = e.times(factor), line.times(d)
+    inside, beyond = e.times(factor), scaled(threshold, line)
     length = size.value[0, 0]
     if length <= d:
         return inside

@@ -67,9 +67,11 @@ def _tokens(
             columns[f"{STATE}values"] = [each.value for each in kept]
             gates = [each.gate for each in kept if each.gate is not None]
             columns |= {f"{STATE}token_gates": gates} if gates else {}
+            limits = [each.threshold for each in kept if each.threshold is not None]
+            columns |= {f"{STATE}thresholds": limits} if limits else {}
         for name, matrices in columns.items():
             own = np.stack([_balls(x) for x in matrices])
-            own = own[..., 0] if name.endswith("token_gates") else own
+            own = own[..., 0] if name.endswith(("token_gates", "thresholds")) else own
             if name not in values:
                 values[name] = np.empty((*lead, *own.shape), dtype=object)
             values[name][row.index] = own

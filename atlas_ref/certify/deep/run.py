@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flint import arb
 
+from atlas_ref.certify.deep.biases import DEFAULTS as OF_BIAS
 from atlas_ref.certify.deep.functions import Function
 from atlas_ref.certify.deep.write import DEFAULTS, Gates, Pair, Writer
 from atlas_ref.certify.functions import inverse, normalised
@@ -24,8 +25,11 @@ Watch = Callable[[str, int], None]
 class Row:
     """The tokens of one row: pairs from before the call and of it, queries, slow tensors."""
 
-    def __init__(self, inputs: Inputs, convention: Any, index: Index) -> None:
+    def __init__(
+        self, inputs: Inputs, convention: Any, index: Index, bias: Mapping[str, Any]
+    ) -> None:
         self.inputs, self.c, self.index = inputs, convention, index
+        self.threshold = bias.get("threshold", OF_BIAS["threshold"])
         self.T = inputs.shape("in/k")[-2]
         self.before = inputs.shape("in/state/keys")[-2] if "in/state/keys" in inputs else 0
         self.held = [self._held(i) for i in range(self.before)]
@@ -36,9 +40,11 @@ class Row:
         gate = self.inputs.optional("in/state/token_gates", *at)
         if gate is None and "in/window_gate" in self.inputs:
             gate = number(arb(1))
-        return Pair(
-            self.inputs.get("in/state/keys", *at), self.inputs.get("in/state/values", *at), gate
-        )
+        threshold = self.inputs.optional("in/state/thresholds", *at)
+        if threshold is None and "in/threshold" in self.inputs:
+            threshold = number(arb(self.threshold))
+        keys, values = (self.inputs.get(f"in/state/{name}", *at) for name in ("keys", "values"))
+        return Pair(keys, values, gate, threshold)
 
     def _pair(self, t: int) -> Pair:
         at = (*self.index, t)
@@ -46,6 +52,7 @@ class Row:
             normalised(self.inputs.get("in/k", *at), self.c.k_norm, self.c),
             self.inputs.get("in/v", *at),
             self.inputs.optional("in/window_gate", *at),
+            self.inputs.optional("in/threshold", *at),
         )
 
     def pair(self, token: int) -> Pair:
@@ -72,7 +79,7 @@ class Memory:
         self.s, self.c = writer.s, writer.c
         lead = inputs.shape("in/k")[:-2]
         self.lead = (1, *lead[1:]) if self._shared(lead) else lead
-        self.rows = [Row(inputs, writer.c, index) for index in indices]
+        self.rows = [Row(inputs, writer.c, index, writer.s["bias"]) for index in indices]
         self.slow = [
             {name: self._first(name, index) for name in writer.shapes if name not in writer.fast}
             for index in indices

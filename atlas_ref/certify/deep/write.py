@@ -52,6 +52,7 @@ class Pair(NamedTuple):
     key: Matrix
     value: Matrix
     gate: Matrix | None
+    threshold: Matrix | None = None
 
 
 class Gates(NamedTuple):
@@ -170,7 +171,8 @@ class Writer:
                 v = self.m.apply(p, pair.key)
                 bias, plus = self.s["bias"], self.c.value_sign == "plus"
                 e = biases.error(bias, v["y"], pair.value, plus=plus)
-                gy = scaled(weight, biases.half_slope(bias, e)).times(factor)
+                slope = biases.half_slope(bias, e, pair.threshold)
+                gy = scaled(weight, slope).times(factor)
                 for name, x in self.m.gradient(p, v, gy, self.fast).items():
                     terms[name].append(x)
         return {name: total(each, each[0].rows, each[0].columns) for name, each in terms.items()}

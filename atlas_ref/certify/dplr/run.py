@@ -23,9 +23,10 @@ DEFAULTS: dict[str, Any] = {
     "groups": 1,
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
-    # how others store their state, which the certified results are not
+    # how others store their state and cumulate gates, on which certified results do not depend
     "state_dtype": None,
     "state_every": 1,
+    "log_chunk": None,
 }
 
 #: What is added to the divisor of a normalised read: the float64 nearest to it (DPLR-19).

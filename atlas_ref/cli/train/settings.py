@@ -14,7 +14,7 @@ PLACES: dict[str, tuple[str, ...]] = {
             *("persistent", "segment", "kernel", "omega_window", "omega_gate", "poly_mode"),
             *("poly_degree", "poly_rank", "expansion", "memory", "ns_steps", "ttl_step"),
             *("ttl_adaptive", "tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params"),
-            "tnt_preset",
+            *("tnt_preset", "periods"),
         )
     },
     **{
@@ -27,7 +27,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     "optimiser": ("optimiser", "name"),
     **{
         name: ("optimiser", name)
-        for name in ("rate", "hidden_rate", "decay", "clip", "schedule", "warmup", "floor")
+        for name in (
+            *("rate", "hidden_rate", "decay", "clip", "schedule", "warmup", "floor"),
+            "by_level",
+        )
     },
     **{
         name: (name,)

@@ -61,6 +61,8 @@ def train(
     tnt_shards: Annotated[str | None, _one("--tnt-shards", text="TNT: tokens between resets of each, or of all.")] = None,
     tnt_params: Annotated[str | None, _one("--tnt-params", text="TNT: shared or per_memory projections. shared.")] = None,
     tnt_preset: Annotated[str | None, _one("--tnt-preset", text="TNT: reading of the paper. paper.")] = None,
+    periods: Annotated[str | None, _one("--periods", text="Tokens between two writes of each level, with commas.")] = None,
+    by_level: Annotated[bool, _one("--by-level", text="Move each level once in its period, by its summed gradients.")] = False,
     begins_from: Annotated[str | None, _one("--from", text="Begin with the parameters and settings of this run.", metavar="RUN")] = None,
     learns: Annotated[str | None, _one("--learns", text="all, or the parameters of locals alone. all.")] = None,
     only: Annotated[Words, _one("--only", text="Pattern of names of files in folders, such as '*.py'; several times.")] = None,
@@ -153,7 +155,7 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = list(given[source])
     if given["subsets"] is not None:
         found["subsets"] = options.names("--subsets", given["subsets"], "of subsets are needed")
-    for name in ("tnt_local_spans", "tnt_shards"):
+    for name in ("tnt_local_spans", "tnt_shards", "periods"):
         if given[name] is not None:
             found[name] = _sizes(f"--{name.replace('_', '-')}", given[name])
     if given["weights"] is not None:

@@ -25,14 +25,15 @@ def residual(bias: Any, plus: bool, touch: Touch, predicted: Array, values: Arra
     return mass * _share(touch, predicted) - target
 
 
-def slope(bias: Any, touch: Touch, e: Array) -> Array:
-    """The derivative of the loss by a prediction, over 2 (DEEP-27, DEEP-28)."""
+def slope(bias: Any, touch: Touch, e: Array, thresholds: Any = None) -> Array:
+    """The derivative of the loss by a prediction, over 2 (DEEP-27, DEEP-28, DEEP-36)."""
     if bias.kind == "l2":
         return e
     if bias.kind == "kl":
         return e / 2.0
     if bias.kind == "huber":
-        return _clamped(bias, touch, e) / 2.0
+        d = bias.threshold if thresholds is None else thresholds[..., None]
+        return _clamped(bias, touch, e, d) / 2.0
     return _of_power(bias, touch, e) / 2.0
 
 
@@ -65,15 +66,15 @@ def _of_power(bias: Any, touch: Touch, e: Array) -> Array:
     return p * sign * ops.where(empty, 0.0, touch(ops.power(size, p - 1.0)))
 
 
-def _clamped(bias: Any, touch: Touch, e: Array) -> Array:
-    """The slope of a parabola, and of a line behind the threshold."""
+def _clamped(bias: Any, touch: Touch, e: Array, d: Any) -> Array:
+    """The slope of a parabola, and of a line behind the threshold d."""
     parabola = e * (1.0 if bias.quadratic == "half" else 2.0)
     if bias.form == "coordinate":
-        far = ops.greater(e, bias.threshold) | ops.less(e, -bias.threshold)
-        return ops.where(far, _sign(bias, touch, e) * bias.threshold, parabola)
+        far = ops.greater(e, d) | ops.less(e, -d)
+        return ops.where(far, _sign(bias, touch, e) * d, parabola)
     square = ops.sum(e * e, axis=-1, keepdims=True)
     empty = ops.equal(square, 0.0)
     length = touch(ops.sqrt(ops.where(empty, 1.0, square)))
-    far = ops.greater(length, bias.threshold) & ~empty
+    far = ops.greater(length, d) & ~empty
     line = e / length if bias.form == "norm" else _sign(bias, touch, e)
-    return ops.where(far, line * bias.threshold, parabola)
+    return ops.where(far, line * d, parabola)

@@ -94,6 +94,10 @@ class _Loop:
         self.gates = inputs.get("in/window_gate")
         if self.gates is not None:
             self.gates = self._held("token_gates", self.gates, -1)
+        self.thresholds = inputs.get("in/threshold")
+        if self.thresholds is not None:
+            number = s.bias.threshold
+            self.thresholds = self._held("thresholds", self.thresholds, -1, number)
         memory = _named(inputs, "in/memory/")
         self.slow = {name: x for name, x in memory.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
@@ -106,11 +110,11 @@ class _Loop:
         self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
-    def _held(self, name: str, own: Array, axis: int) -> Array:
-        """Tokens of the call behind those from before it; a weight that is not there is 1."""
+    def _held(self, name: str, own: Array, axis: int, number: float = 1.0) -> Array:
+        """Tokens of the call behind those from before it; what these did not bring is the number."""
         held = self.inputs.get(f"in/state/{name}")
         if held is None and (keys := self.inputs.get("in/state/keys")) is not None:
-            held = ops.ones_like(own, shape=(*self.lead, keys.shape[-2]))
+            held = number * ops.ones_like(own, shape=(*self.lead, keys.shape[-2]))
         return own if held is None else ops.concatenate([held, own], axis=axis)
 
     def _of_rows(self, tensor: Array, axes: int) -> Array:
@@ -166,6 +170,7 @@ class _Loop:
             weights=self._weights(event, place),
             slow=self.slow,
             gates=gates,
+            thresholds=None if self.thresholds is None else self.thresholds[..., place],
         )
 
     def _gate(self, name: str, token: int) -> Any:
@@ -231,6 +236,8 @@ class _Loop:
             out["out/state/values"] = self.values[..., place, :]
             if self.gates is not None:
                 out["out/state/token_gates"] = self.gates[..., place]
+            if self.thresholds is not None:
+                out["out/state/thresholds"] = self.thresholds[..., place]
         return out | {"out/state/position": np.asarray(self.plan.position, np.int64)}
 
 

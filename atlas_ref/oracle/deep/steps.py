@@ -33,14 +33,14 @@ def residual(s: Settings, touch: Any, predicted: Array, values: Array) -> Array:
     return biases.residual(s.bias, s.c.value_sign == "plus", touch, predicted, values)
 
 
-def cotangent(s: Settings, touch: Any, e: Array, weights: Array) -> Array:
+def cotangent(s: Settings, touch: Any, e: Array, weights: Array, thresholds: Any = None) -> Array:
     """s w slope(e) of each prediction, over the number of tokens and rows for a mean (DEEP-7)."""
     scale = s.c.gradient_scale
     number = 2.0 / e.shape[-1] if isinstance(scale, str) else float(scale)
     if s.reduction == "mean":
         rows = e.shape[0] if s.shared and len(e.shape) > 2 else 1
         number = number / (e.shape[-2] * rows)
-    return (number * ops.expand_dims(weights, -1)) * biases.slope(s.bias, touch, e)
+    return (number * ops.expand_dims(weights, -1)) * biases.slope(s.bias, touch, e, thresholds)
 
 
 def over_rows(way: Arithmetic, g: Array) -> Array:

@@ -29,12 +29,14 @@ SEQUENCE: dict[str, Tensor] = {
     "in/step_size_memory": Tensor("... T", "needed for rate split", 0.0),
     "in/window_weights": Tensor("... T c", "those of parameters.window_weights"),
     "in/window_gate": Tensor("... T", "1"),
+    "in/threshold": Tensor("... T", "parameters.bias.threshold", low=0.0),
     "in/active": Tensor("T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/state/position": Tensor("", "0", low=0, whole=True),
     "in/state/keys": Tensor("... n d_in", "no token before the first"),
     "in/state/values": Tensor("... n d_out", "no token before the first"),
     "in/state/token_gates": Tensor("... n", "1"),
+    "in/state/thresholds": Tensor("... n", "parameters.bias.threshold", low=0.0),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
 }
 
@@ -68,6 +70,11 @@ def table(config: Config, present: Mapping[str, Any]) -> tuple[dict[str, Tensor]
         allowed["in/step_size_memory"] = SEQUENCE["in/step_size_memory"]._replace(need="yes")
     if "in/window_gate" not in present:
         refuse("in/state/token_gates", "no token brings a weight here")
+    if config.bias.kind != "huber":
+        for name in ("in/threshold", "in/state/thresholds"):
+            refuse(name, f"bias {config.bias.kind} has none; it belongs to bias huber")
+    elif "in/threshold" not in present:
+        refuse("in/state/thresholds", "no token brings a threshold here")
     kinds = _kinds(config, present)
     fast = set(config.fast_shapes)
     for name in parameters.names(config):
@@ -165,8 +172,10 @@ def _check_names(
         for name in ("in/state/keys", "in/state/values"):
             if name not in inputs:
                 raise ValueError(f"{name}: missing, axes {_words(SEQUENCE[name])} are needed")
-    elif "in/state/token_gates" in inputs:
-        raise ValueError("in/state/token_gates: needs in/state/keys, the tokens that brought them")
+    else:
+        for name in ("in/state/token_gates", "in/state/thresholds"):
+            if name in inputs:
+                raise ValueError(f"{name}: needs in/state/keys, the tokens that brought them")
 
 
 def _check_whole(prefix: str, inputs: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -43,6 +43,7 @@ class Rows(NamedTuple):
     weights: Array
     slow: Tensors
     gates: Mapping[str, Any]
+    thresholds: Any = None
 
 
 class Writer(NamedTuple):
@@ -98,7 +99,15 @@ class Writer(NamedTuple):
         )
         touch = self.rounding.touch
         e = hook("residual", event, lambda y, v: steps.residual(s, touch, y, v), v["y"], values)
-        gy = hook("cotangent", event, lambda e, w: steps.cotangent(s, touch, e, w), e, weights)
+        own = () if rows.thresholds is None else self.constant(rows.thresholds)
+        gy = hook(
+            "cotangent",
+            event,
+            lambda e, w, *d: steps.cotangent(s, touch, e, w, *d),
+            e,
+            weights,
+            *own,
+        )
         every = functions.gradient(self.m, p, v, keys, gy, s.fast)
         shared = s.shared and len(e.shape) > 2
         return {

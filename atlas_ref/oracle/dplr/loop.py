@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.dplr import momentum
+from atlas_ref.oracle.dplr.cumulated import with_cumulated
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
-from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.parameters import parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
 from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
 from atlas_ref.types import Array
@@ -34,39 +35,57 @@ def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
+    x = with_cumulated(own, x, rounding)
     first, first_S = (_first(p, x, name) for name in ("in/M0", "in/S0"))
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
     M, S, reads = first, first_S, []
     for t in range(x["in/v"].shape[-2] // own.steps):
         if "in/reset" in inputs and inputs["in/reset"][t]:
-            M, S = (ops.zeros_like(z) if p.reset_to_zero else z for z in (first, first_S))
+            M, S = _restored(p, first, M), _restored(p, first_S, S)
         if p.held == "memory" and t:
             M, S = ops.stop_gradient(M), ops.stop_gradient(S)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
-        gate, seen = _gate(p, x, t, rounding), M
+        gate, before, rows = _gate(p, x, t, rounding), M, []
         if own.of.second == "S":
             state, key = momentum.Moved(M, S), x[WRITTEN][..., t, :]
             moved = momentum.after_token(p, x, t, gate, state, key, rounding) if writes else None
             M, S = moved or momentum.at_rest(p, x, t, gate, state, rounding)
+            rows.append(M)
         for j in range(t * own.steps, (t + 1) * own.steps) if own.of.second != "S" else ():
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
-        read = partial(_read, p, x, t, (seen, M), gate, writes, rounding)
+            rows.append(M)
+        around = before, rows[0] if p.reads == "first step" else M
+        read = partial(_read, p, x, t, around, gate, writes, rounding)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
+    last = _handed_over(p, before if p.last_early else M)
     after |= {} if by is None else {"out/z": by.z}
-    after |= {"out/S": _last(p, S)} if own.of.second == "S" else {}
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": _last(p, M), **after}
-
-
-def _last(p: Program, M: Array) -> Array:
-    """A memory or momentum after the last token, in the layout of the case."""
-    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
-    return M.swapaxes(-1, -2) if turned else M
+    after |= {"out/S": _turned(p, S)} if own.of.second == "S" else {}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
     """The read of a token, over its divisor where there is one (DPLR-19)."""
     return read() if by is None or p.normaliser == "absent" else read() / by.each[t]
+
+
+def _restored(p: Program, first: Array, M: Array) -> Array:
+    """The memory after a reset."""
+    if p.reset_to_zero:
+        return ops.zeros_like(first, shape=first.shape)
+    # the value is that of the first memory, the slope that of the one before
+    return first + (M - ops.stop_gradient(M)) if p.held == "reset" else first
+
+
+def _handed_over(p: Program, M: Array) -> Array:
+    """The last memory in the layout of the case."""
+    return _turned(p, ops.stop_gradient(M) if p.held == "last" else M)
+
+
+def _turned(p: Program, M: Array) -> Array:
+    """A last memory or momentum in the layout of the case."""
+    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
+    return M.swapaxes(-1, -2) if turned else M
 
 
 def _first(p: Program, x: Inputs, name: str) -> Array:
@@ -90,7 +109,8 @@ def _seen(
     if "in/bonus" not in x or not writes:
         return M
     u = x["in/bonus"] * x[WRITTEN][..., t, :]
-    of = M if p.bonus_late else before
+    of = M if p.bonus_of == "after" else before
+    of = gate * of if p.bonus_of == "decayed" and gate is not None else of
     return rounding.way.scaled_sum(x["in/v"][..., t, :, None], u[..., None, :], of)
 
 
@@ -99,12 +119,16 @@ def _read(
 ) -> Array:
     """The read of a token from the memories before and after it, by a rounding."""
     seen = _seen(p, x, t, *around, gate, writes, by)
-    y = by.way.matmul(seen, x["in/q"][..., t, :, None])[..., 0]
-    if p.own.scale == 1:
+    q = x["in/q"][..., t, :]
+    root = np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(q.dtype)
+    y = by.way.matmul(seen, q[..., None])[..., 0]
+    for _ in range(0 if p.own.scale == 1 else p.scales):
+        y = y / root
+    if p.held != "scale":
         return y
-    for _ in range(p.scales):
-        y = y / np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(y.dtype)
-    return y
+    # a value of 0, of the slope that brings that of the query to the one without the scale
+    rest = by.way.matmul(ops.stop_gradient(seen), (q - q / root)[..., None])[..., 0]
+    return y + (rest - ops.stop_gradient(rest))
 
 
 def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str, Array], Seconds]:
@@ -112,9 +136,11 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str
     own, x = p.own, dict(inputs)
     for name in ("in/k", "in/q"):
         if own.norm(name) == "l2":
-            length = _length(own, x[name], rounding)
+            length = _length(p, x[name], rounding)
             z = x[name] / (ops.stop_gradient(length) if p.held == "norm" else length)
             x[name] = _hooked(p, name, z)
+    if p.scale_of_keys:
+        x["in/k"] = x["in/k"] / np.sqrt(x["in/k"].shape[-1]).astype(x["in/k"].dtype)
     x |= {"bare key": inputs["in/k"], WRITTEN: x["in/k"]}
     after: Seconds = {}
     if own.of.second == "A":
@@ -124,13 +150,15 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str
     return x, after
 
 
-def _length(own: Parameters, z: Array, rounding: Any) -> Array:
+def _length(p: Program, z: Array, rounding: Any) -> Array:
     """The length of keys or queries, with eps under the root or a floor."""
     square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
-    if not own.of.floor:
-        return rounding.touch(ops.sqrt(square + own.norm_eps))
-    short = ops.less(square, own.of.floor**2)
-    return ops.where(short, own.of.floor, rounding.touch(ops.sqrt(ops.where(short, 1.0, square))))
+    floor = p.own.of.floor
+    if not floor:
+        inside, outside = (0.0, p.own.norm_eps) if p.bare_eps else (p.own.norm_eps, 0.0)
+        return rounding.touch(ops.sqrt(square + inside) + outside)
+    short = ops.less(square, floor**2)
+    return ops.where(short, floor, rounding.touch(ops.sqrt(ops.where(short, 1.0, square))))
 
 
 def _hooked(p: Program, name: str, z: Array) -> Array:
@@ -295,6 +323,7 @@ def _erase(p: Program, x: Inputs, j: int) -> Erase | None:
     if erase is None:
         return None
     read = p.row("erase_read", j, lambda: erase.read)
+    read = ops.stop_gradient(read) if p.held == "erase_read" else read
     return Erase(read, p.row("erase_write", j, lambda: erase.write), erase.scale)
 
 
@@ -313,11 +342,13 @@ def _bare_erase(p: Program, x: Inputs, j: int) -> Erase | None:
             else Erase(read, rate * k)
         )
     if kind == "gates":
-        return Erase(x["in/erase_gate"][..., j, :] * asked, k)
+        gate = x["in/erase_gate"][..., j, :]
+        return Erase(asked, gate * k) if p.erase_crossed else Erase(gate * asked, k)
     if kind == "alpha":
         return Erase(-x["in/alpha"][..., j, :], x["in/beta"][..., j, :])
     if kind == "kk":
-        return Erase(x["in/kk"][..., j, :], x["in/kk"][..., j, :] * x["in/a"][..., j, :])
+        kk, rate = x["in/kk"][..., j, :], x["in/a"][..., j, :]
+        return Erase(kk * rate, kk) if p.erase_crossed else Erase(kk, kk * rate)
     if "in/erase_read" in x:
         scale = x["in/erase_scale"][..., j, :] if "in/erase_scale" in x else None
         return Erase(x["in/erase_read"][..., j, :], x["in/erase_write"][..., j, :], scale)

@@ -70,6 +70,7 @@ def at_rest(p: Program, x: Inputs, t: int, gate: Array, state: Moved, by: Any) -
 def _change(p: Program, x: Inputs, t: int, of: Array, by: Any) -> Array:
     """The error of a token under the rate of the momentum."""
     read = x["in/k" if p.erase_of == "key" else "in/erase_key"][..., t, :]
+    read = ops.stop_gradient(read) if p.held == "erase_read" else read
     v, rate = x["in/v"][..., t, :], x["in/eta"][..., t, None]
     if p.erases == "nothing":
         return p.take("change", t, lambda: rate * -v)

@@ -31,6 +31,7 @@ class Parameters(Frozen):
         state_layout: axes of the first and the last memory.
         state_dtype, state_every: format that a program keeps its state in, and the tokens between
             two roundings to it (DPLRCASE-14).
+        log_chunk: tokens over which a program cumulates logs of gates (DPLRCASE-15).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -46,6 +47,7 @@ class Parameters(Frozen):
     state_layout: Literal["(d_out, d_in)", "(d_in, d_out)"] = "(d_out, d_in)"
     state_dtype: Literal["float32", "bfloat16", "float16"] | None = None
     state_every: Count = 1
+    log_chunk: Count | None = None
 
     @property
     def of(self) -> members.Member:

@@ -33,17 +33,9 @@ def named(op: str, step: int, steps: int) -> str:
 
 #: What gradients may not go through.
 Held = Literal[
-    "",
-    "erase",
-    "norm",
-    "memory",
-    "heads",
-    "log",
-    "gate",
-    "normaliser",
-    "preconditioner",
-    "momentum",
-]
+    "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser",
+    "preconditioner", "last", "reset", "scale", "momentum",
+]  # fmt: skip
 
 
 class Program(NamedTuple):
@@ -60,13 +52,17 @@ class Program(NamedTuple):
         erases: what the erase does: it takes away, adds, or is not there.
         erase_of: the key that the erase reads with, without its norm, in place of erase_key, or as
             it is written.
+        erase_crossed: the factor of one vector of an erase is on the other one.
         erase_late: the erase reads the memory after the write.
-        reads: the memory that a query reads: before the token, or decayed alone.
-        bonus_late: the read with a bonus is of the memory after the write.
+        reads: the memory that a query reads: before the token, decayed alone, or after one step.
+        bonus_of: the read with a bonus is of the memory after the write, or of the decayed one.
+        bare_eps: the eps of a norm is added to the length in place of its square.
         scales, scale_of_rows: how often a query is scaled, and whether by d_out.
+        scale_of_keys: keys are scaled too.
         round_robin: value head i has key head i modulo the key heads.
         reset_to_zero: a reset starts from zero.
         transposed: the first memory has the other layout, or the last.
+        last_early: the last memory is that of before the last token.
         normaliser: what a normalised read is divided by: nothing, what its query without the
             scale finds in the sum of keys, or 1 where that is less; a sum of before the token.
         sum_from_zero: the sum of keys starts from zero.
@@ -74,7 +70,7 @@ class Program(NamedTuple):
             around A = 1.
         momentum: what the memory moves by: the momentum of before the token, one of the other
             sign, or a running average.
-        held: what gradients do not go through.
+        held: what gradients do not go through; at a reset, what they go through beside the start.
         take: the hook at every op.
     """
 
@@ -87,11 +83,14 @@ class Program(NamedTuple):
     beta_on_keys: bool = False
     erases: Literal["away", "adds", "nothing"] = "away"
     erase_of: Literal["", "bare key", "key", "written key"] = ""
+    erase_crossed: bool = False
     erase_late: bool = False
-    reads: Literal["", "before", "decayed"] = ""
-    bonus_late: bool = False
+    reads: Literal["", "before", "decayed", "first step"] = ""
+    bonus_of: Literal["", "after", "decayed"] = ""
+    bare_eps: bool = False
     scales: int = 1
     scale_of_rows: bool = False
+    scale_of_keys: bool = False
     round_robin: bool = False
     reset_to_zero: bool = False
     transposed: Literal["", "first", "last"] = ""
@@ -99,6 +98,7 @@ class Program(NamedTuple):
     sum_from_zero: bool = False
     precond: Literal["", "nothing", "before", "no centre"] = ""
     momentum: Literal["", "before", "negative", "average"] = ""
+    last_early: bool = False
     held: Held = ""
     take: Take = computed
 

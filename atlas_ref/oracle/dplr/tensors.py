@@ -128,6 +128,18 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
     return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
 
 
+def axes(case: Any) -> dict[str, str]:
+    """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
+    rank = len(case.inputs["in/v"].shape)
+    found = {"in/active": "T", "in/reset": "T"}
+    bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
+    for name in case.inputs.keys() - found.keys() - bare:
+        of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain", *MADE_OF["A"])
+        behind = " d" if len(case.inputs[name].shape) == rank else ""
+        found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
+    return found
+
+
 def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (DPLRCASE-4).
 
@@ -145,6 +157,8 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             _check_log(name, value)
         else:
             check_values(name, value, TENSORS[name])
+    if own.log_chunk is not None:
+        _check_no_zero(own.log_chunk, inputs)
     if "in/bonus" in inputs and own.steps > 1:
         raise ValueError(f"in/bonus: a read before the write has one step, found {own.steps}")
     if own.of.second in ("A", "S") and own.steps > 1:
@@ -174,6 +188,14 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
         raise ValueError(f"{absent}: missing, an erase has both of its vectors")
     if "in/erase_scale" in inputs and not pair[0]:
         raise ValueError("in/erase_scale: belongs to an erase, there is none")
+
+
+def _check_no_zero(log_chunk: int, inputs: Mapping[str, Any]) -> None:
+    """Refuse a gate of 0 where a program cumulates logs: such a program gives NaN (DPLRCASE-15)."""
+    for name, zero in (("in/retain", 0.0), ("in/log_retain", -np.inf)):
+        if name in inputs:
+            must = f"must not be that of a gate of 0 under parameters.log_chunk = {log_chunk}"
+            check_entries(name, inputs[name], inputs[name] == zero, must)
 
 
 def _check_log(name: str, value: Any) -> None:

@@ -36,9 +36,10 @@ TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 #: Names of results (DEEPCASE-6, DEEPCASE-7).
 RESULTS = re.compile(
-    r"(out|grad)/state/((weights|momentum|reference)/\w+(/\w+)?|keys|values|token_gates)"
+    r"(out|grad)/state/((weights|momentum|reference)/\w+(/\w+)?|keys|values|token_gates|thresholds)"
     r"|out/state/position|grad/memory/\w+(/\w+)?"
     r"|out/y|grad/(k|v|q|retain|momentum|step_size|step_size_memory|window_weights|window_gate)"
+    r"|grad/threshold"
 )
 
 #: Results that are the state, in the format in which it is kept (TOL-8).
@@ -72,6 +73,7 @@ TOKENS = (
     "step_size_memory",
     "window_weights",
     "window_gate",
+    "threshold",
 )
 
 
@@ -111,7 +113,7 @@ def _state(own: Config, inputs: Mapping[str, Array], tokens: sequence.Tokens) ->
     kinds = {kind: _of(inputs, f"in/state/{kind}/") for kind in tensors.KINDS}
     held = {
         name: inputs[f"in/state/{name}"]
-        for name in ("keys", "values", "token_gates")
+        for name in ("keys", "values", "token_gates", "thresholds")
         if f"in/state/{name}" in inputs
     }
     position = int(inputs.get("in/state/position", 0))
@@ -135,6 +137,8 @@ def _outputs(
         out |= {"out/state/keys": state.keys, "out/state/values": state.values}
         if state.token_gates is not None:
             out["out/state/token_gates"] = state.token_gates
+        if state.thresholds is not None:
+            out["out/state/thresholds"] = state.thresholds
     return out | {"out/state/position": np.asarray(state.position, np.int64)}
 
 

@@ -19,7 +19,7 @@ from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
@@ -33,6 +33,9 @@ NAMES = "|".join(
 )
 RESULTS = re.compile(rf"out/(y|M|S|z|A)|grad/({NAMES})")
 STATE = re.compile("out/(M|S|z|A)")
+
+#: Results that a call leaves to the next one (DPLR-7).
+LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
 
 CLAUSES = {
     "out/y": "DPLR-5",
@@ -171,6 +174,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
+    if own.log_chunk is not None and not {"in/retain", "in/log_retain"} & inputs.keys():
+        reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
         reasons["parameters.norm_eps"] = f"the norm has the floor {own.of.floor:g} instead"
     return reasons
@@ -239,5 +244,6 @@ SUBJECT = Subject(
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+        calls=Calls(axes=tensors.axes, left=lambda name: LEFT.get(name, ""), returns=True),
     ),
 )

@@ -146,12 +146,15 @@ class Calls(NamedTuple):
     """How a call of a subject is cut into two that give what one gives (CONV-37).
 
     Attributes:
-        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens.
+        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens, R that
+            of their steps, some for each token.
         left: (name of a result) -> the input that it is in the next call; "" for none.
+        returns: whether a reset goes back to the first state of its own call (CONV-33).
     """
 
     axes: Callable[[Any], Mapping[str, str]]
     left: Callable[[str], str]
+    returns: bool = False
 
 
 def state_left(name: str) -> str:

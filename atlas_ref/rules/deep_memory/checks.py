@@ -16,6 +16,7 @@ from atlas_ref.rules.checks import (
     check_one_precision,
     check_rule,
     check_state,
+    check_surrogate,
     check_window,
 )
 from atlas_ref.rules.deep_memory.config import Config
@@ -33,6 +34,8 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
     check_state(rule, state)
     check_gates(rule, config.convention, tokens)
     check_window(rule, config, tokens)
+    check_surrogate(rule, config, tokens)
+    _check_thresholds(config, tokens, state)
     learned = of_window(config.window_weights)
     brings = tokens.window_gate is not None and "window_logits" not in learned
     if tokens.window_weights is None and learned and not brings:
@@ -69,6 +72,18 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
     _check_state(config, state, leading)
     _check_positive(config, state, phi)
     _check_precision(tokens, state, phi)
+
+
+def _check_thresholds(config: Config, tokens: Any, state: State) -> None:
+    """Check that thresholds of tokens belong to the bias, and to the tokens that wait (DEEP-36)."""
+    for name, given in (("threshold", tokens.threshold), ("state.thresholds", state.thresholds)):
+        if given is not None and config.bias.kind != "huber":
+            raise ValueError(
+                f"{name}: given, but only bias huber has one, found {config.bias.kind}"
+            )
+    held, waiting = state.thresholds, state.keys.shape[:-1]
+    if held is not None and held.shape != waiting:
+        raise ValueError(f"state.thresholds: shape {held.shape}, expected {waiting} as state.keys")
 
 
 def _check_leading(config: Config, phi: Tensors, leading: tuple[int, ...]) -> None:
@@ -128,8 +143,8 @@ def _check_precision(tokens: Any, state: State, phi: Tensors) -> None:
     """Require one precision and one backend of all arrays (BACKEND-4)."""
     arrays = {
         name: getattr(tokens, name)
-        for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")
-    } | {"state.keys": state.keys}
+        for name in ("k", "v", "q", *GATES, "window_weights", "window_gate", "threshold")
+    } | {"state.keys": state.keys, "state.thresholds": state.thresholds}
     arrays |= {f"memory.{name}": each for name, each in phi.items()}
     for kind in ("weights", "momentum", "reference", "initial"):
         arrays |= {f"state.{kind}.{name}": each for name, each in getattr(state, kind).items()}

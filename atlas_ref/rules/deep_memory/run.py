@@ -38,6 +38,7 @@ class Sequence(NamedTuple):
     Attributes:
         keys (..., n + T, d_in), values (..., n + T, d_out), queries (..., T, d_in): after norms.
         token_gates (..., n + T): None where tokens bring none.
+        thresholds (..., n + T): of bias huber, None where tokens bring none.
         lags (..., T, c): weights by lag, or None for those of the settings.
         rates: gates (..., T) by name, momentum of several orders (..., m, T).
         active (T,): plain booleans.
@@ -49,6 +50,7 @@ class Sequence(NamedTuple):
     values: Array
     queries: Array
     token_gates: Any
+    thresholds: Any
     lags: Any
     rates: Mapping[str, Any]
     active: Any
@@ -133,12 +135,28 @@ def _part(
         values=ops.concatenate([state.values, own(tokens.v, 1)], axis=-2),
         queries=own(queries, 1),
         token_gates=gate,
+        thresholds=_thresholds(config, state, own(tokens.threshold, 0), keys[..., of, 0]),
         lags=own(tokens.window_weights, 1),
         rates={name: own(value, 0) for name, value in rates.items()},
         active=active[of],
         before=before,
         position=state.position,
     )
+
+
+def _thresholds(config: Config, state: State, own: Any, like: Array) -> Any:
+    """Thresholds of the tokens that wait and of those of a document; the setting where a token
+    brings none (DEEP-36).
+    """
+    held = state.thresholds
+    if own is None and held is None:
+        return None
+    number = config.bias.threshold
+    if own is None:
+        own = number * ops.ones_like(like)
+    if held is None:
+        held = number * ops.ones_like(like, shape=state.keys.shape[:-1])
+    return ops.concatenate([held, own], axis=-1)
 
 
 def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tuple[Memory, Array]:
@@ -206,6 +224,7 @@ def _written(config: Config, slow: Tensors, part: Sequence, memory: Memory, end:
         values=part.values[..., place, :],
         weights=_weights(config, part, end, place),
         slow=slow,
+        thresholds=None if part.thresholds is None else part.thresholds[..., place],
     )
     rates = {
         name: None if value is None else _of_memory(config, value[..., end])
@@ -298,6 +317,7 @@ def _after(config: Config, part: Sequence, state: State, memory: Memory) -> Stat
         keys=part.keys[..., held, :],
         values=part.values[..., held, :],
         token_gates=None if part.token_gates is None else part.token_gates[..., held],
+        thresholds=None if part.thresholds is None else part.thresholds[..., held],
         position=position,
         weights=dict(memory.weights),
         momentum=dict(memory.momentum),

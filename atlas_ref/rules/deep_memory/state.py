@@ -27,6 +27,7 @@ class State(Frozen):
         keys (..., n, d_in), values (..., n, d_out): the last tokens of the document, oldest first:
             at most c - 1 and those of the unfinished chunk.
         token_gates (..., n): the weights that they brought, where tokens bring one.
+        thresholds (..., n): their thresholds of bias huber, where tokens bring one (DEEP-36).
         position: tokens of the document so far.
         weights, momentum, reference: fast weights W, momentum S (of several orders with those
             before its own axes) and the weights of the last refresh, by name, each with the leading
@@ -39,6 +40,7 @@ class State(Frozen):
     keys: Annotated[Array, Dims("... n d_in")]
     values: Annotated[Array, Dims("... n d_out")]
     token_gates: Annotated[Array, Dims("... n", optional=True)] = None
+    thresholds: Annotated[Array, Dims("... n", low=0.0, optional=True)] = None
     position: Annotated[int, Field(ge=0)] = 0
     weights: dict[str, Any] = {}
     momentum: dict[str, Any] = {}
@@ -112,9 +114,12 @@ def restart(config: Config, state: State) -> State:
 
 def emptied(state: State) -> State:
     """The state with no token in its window and at the first place of a chunk."""
-    none = None if state.token_gates is None else state.token_gates[..., :0]
+    brought = {
+        name: None if value is None else value[..., :0]
+        for name, value in (("token_gates", state.token_gates), ("thresholds", state.thresholds))
+    }
     return state.replaced(
-        keys=state.keys[..., :0, :], values=state.values[..., :0, :], token_gates=none, position=0
+        keys=state.keys[..., :0, :], values=state.values[..., :0, :], position=0, **brought
     )
 
 

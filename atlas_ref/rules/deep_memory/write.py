@@ -24,13 +24,15 @@ GUARD = 1e-8
 
 class Rows(NamedTuple):
     """The tokens that a write looks at: keys (..., n, d_in), values (..., n, d_out), their weights
-    (..., n), and the tensors of the memory that no write moves.
+    (..., n), the tensors of the memory that no write moves, and thresholds (..., n) of bias huber
+    or None (DEEP-36).
     """
 
     keys: Array
     values: Array
     weights: Array
     slow: Tensors
+    thresholds: Array = None
 
 
 class Rates(NamedTuple):
@@ -108,7 +110,8 @@ def gradient(
     shared = config.coupling == "batch_shared" and len(residual.shape) > 2
     if config.reduction == "mean":
         s = s / (residual.shape[-2] * (residual.shape[0] if shared else 1))
-    gy = (s * ops.expand_dims(rows.weights, -1)) * biases.half_slope(config.bias, residual)
+    slope = biases.half_slope(config.bias, residual, rows.thresholds)
+    gy = (s * ops.expand_dims(rows.weights, -1)) * slope
     names = tuple(config.fast_shapes)
     g, _ = memory_functions.gradient(
         config.memory, params, rows.keys, gy, names=names, needs_input=False, of=value
@@ -229,7 +232,7 @@ def constant(x: Any) -> Any:
         return Rows(*map(constant, x))
     if isinstance(x, Mapping):
         return {name: constant(each) for name, each in x.items()}
-    return ops.stop_gradient(x)
+    return None if x is None else ops.stop_gradient(x)
 
 
 def _through(config: Config, x: Array) -> Array:

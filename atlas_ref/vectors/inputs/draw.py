@@ -66,6 +66,8 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     """
     request, convention = {**target.request, **topic.request}, target.convention
     parametrised = "parameters" in request
+    if topic.parameters:
+        request["parameters"] = {**request["parameters"], **topic.parameters}
     history = "history" in topic.regimes
     history = history and (parametrised or target.rule in names_with("has_window"))
     if history:
@@ -120,6 +122,7 @@ def recipe(key: str, convention: Convention) -> Recipe:
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
         "in/state/token_gates": WEIGHT,
         "in/P_size": SQUARES,
+        **dict.fromkeys(("in/a", "in/erase_gate", "in/write_gate"), WEIGHT),
     }
     if key in lists:
         return lists[key]
@@ -157,7 +160,8 @@ def _short_steps(seed: int, inputs: Inputs, convention: Convention) -> Inputs:
 def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
     if like.dtype.kind in "biu":
         return like
-    how = recipe(key, convention)
+    of_step = key == "in/beta" and like.ndim == 2  # else a vector of an erase (DPLRCASE-4)
+    how = STEP_MEMORY if of_step else recipe(key, convention)
     if isinstance(how[0], int):
         return dyadic(seed, key, like.shape, most=how[0], scale=how[1])
     return chosen(seed, key, like.shape, how)

@@ -1,6 +1,6 @@
 """Some tokens of a case whose settings are parameters, and the state that they start from.
 
-Source: DEEP-23, TNT-11.
+Source: DEEP-23, TNT-11, DPLR-7.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def part(case: Case, tokens: range, before: Results | None = None) -> Case:
     own = calls(case)
     assert own is not None
     axes = {name: words.split() for name, words in own.axes(case).items()}
-    tensors = {name: _taken(x, axes.get(name, []), tokens) for name, x in case.inputs.items()}
+    count = case.inputs["in/q"].shape[-2]
+    tensors = {
+        name: _taken(x, axes.get(name, []), tokens, count) for name, x in case.inputs.items()
+    }
     if before is not None:
         tensors = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
         left = {own.left(name): x for name, x in before.tensors.items() if own.left(name)}
@@ -36,6 +39,12 @@ def part(case: Case, tokens: range, before: Results | None = None) -> Case:
     return make(case.header.plain(), tensors, name=case.name)
 
 
-def _taken(x: Any, axes: list[str], tokens: range) -> Any:
-    """Some places of the axis of tokens; a tensor without one as it is."""
-    return np.take(x, list(tokens), axis=axes.index("T") - len(axes)) if "T" in axes else x
+def _taken(x: Any, axes: list[str], tokens: range, count: int) -> Any:
+    """Some of `count` tokens of a tensor with all of their steps; one without tokens as it is."""
+    found = [i - len(axes) for i, word in enumerate(axes) if word in ("T", "R")]
+    if not found:
+        return x
+    (axis,) = found
+    steps = x.shape[axis] // count
+    rows = np.arange(x.shape[axis]).reshape(count, steps)[list(tokens)].ravel()
+    return np.take(x, rows, axis=axis)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY
-from atlas_ref.vectors.inputs.split import places
+from atlas_ref.vectors.inputs.split import places, tokens
 
 Numbers = np.ndarray[Any, Any]
 
@@ -170,14 +171,23 @@ def forms(case: Case) -> list[tuple[str, int]]:
     """Forms that compute a case, with a chunk that does not divide its tokens and one that is
     longer.
     """
-    if case.header.rule not in FAMILY:
+    computing = [form for form in _computing(case) if form != "sequential"]
+    if not computing:
         return []
-    T = facts(case).tokens
+    T = tokens(case)
     short = 64 if T > 64 and T % 64 else 3 if T % 3 else 2 if T % 2 else 5
     chunks = list(dict.fromkeys([short, T + 1]))
-    computing = [
-        form
-        for form in FORMS
-        if form != "sequential" and refusal(case.header.rule, case.convention, form) is None
-    ]
     return [(form, chunk) for form in computing for chunk in chunks]
+
+
+def _computing(case: Case) -> Iterator[str]:
+    """Forms that compute a case, by the rule's own check where it has one (DPLRCASE-13)."""
+    rule, own = case.header.rule, SUBJECTS[case.header.rule].own
+    if rule in FAMILY:
+        yield from (form for form in FORMS if refusal(rule, case.convention, form) is None)
+    for form in (own.forms or ()) if own is not None else ():
+        assert own is not None
+        assert own.check_form is not None
+        with suppress(ValueError):
+            own.check_form(case, form, None)
+            yield form

@@ -11,6 +11,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.tnt import parameters as tnt_parameters
+from atlas_ref.vectors.inputs import erase_regimes
 from atlas_ref.vectors.inputs.stream import chosen, whole
 
 Inputs = dict[str, Any]
@@ -222,4 +223,13 @@ REGIMES: dict[str, Regime] = {
     "rank one": _rank_one,
     "zero matrix": _zero_matrix,
     "tiny matrix": _tiny_matrix,
+    "first memory": erase_regimes.first_memory,
+    "value rates": erase_regimes.value_rates,
+    "strong erase": erase_regimes.strong_erase,
+    "one gate": erase_regimes.one_gate,
+    "log gate": erase_regimes.log_gate,
+    "extreme gates": erase_regimes.extreme_gates,
+    "bonus": erase_regimes.bonus,
+    "long": erase_regimes.long,
+    "tiny keys": erase_regimes.tiny_keys,
 }

@@ -38,12 +38,19 @@ def places(case: Case) -> list[int]:
     """
     if case.convention.read == "call_end":
         return []
-    if parts.calls(case) is not None:
+    own = parts.calls(case)
+    if own is not None and not own.returns:
         return _places_of_chunks(case)
-    T = facts(case).tokens if case.header.rule in FAMILY else 0
+    T = tokens(case) if own is not None or case.header.rule in FAMILY else 0
     cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
-    return [place for place in cuts if not any(reset > place for reset in resets)]
+    least = 1 if own is None else 0  # a reset at the cut is the start of a call, of another memory
+    return [t for t in cuts if not any(reset >= t + least for reset in resets)]
+
+
+def tokens(case: Case) -> int:
+    """Tokens of a call, each of which may have several steps."""
+    return facts(case).tokens if parts.calls(case) is None else case.inputs["in/q"].shape[-2]
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
@@ -51,7 +58,7 @@ def in_two(case: Case, place: int) -> tuple[Case, Case]:
     first.
     """
     head = _part(case, range(place))
-    return head, resumed(case, evaluate(head), range(place, facts(case).tokens))
+    return head, resumed(case, evaluate(head), range(place, tokens(case)))
 
 
 def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] = ()) -> Case:

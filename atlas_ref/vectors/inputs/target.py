@@ -22,6 +22,7 @@ class Target(NamedTuple):
         without: names of topics that it has not.
         longer: names of its long topics.
         later: whether its listed topics belong to the set of long vectors (VEC-22).
+        always: names of topics of which a vector is there in any case (VEC-24).
     """
 
     name: str
@@ -30,6 +31,7 @@ class Target(NamedTuple):
     without: tuple[str, ...] = ()
     longer: tuple[str, ...] = ("65", "130-packed")
     later: bool = False
+    always: tuple[str, ...] = ()
 
     @property
     def rule(self) -> str:

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.vectors.inputs.deep_targets import DEEP
+from atlas_ref.vectors.inputs.dplr_targets import DPLR
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.tnt_targets import TNT
 from atlas_ref.vectors.inputs.topics import LONG, MATRICES, ROWS, TOKENS, Topic
@@ -108,7 +109,7 @@ TARGETS = (
 )
 
 #: Targets that came to the set of long vectors later, in the order in which they came.
-LATER = (*DEEP, *TNT)
+LATER = (*DEEP, *TNT, *DPLR)
 
 
 class _Named(Protocol):

@@ -19,6 +19,7 @@ class Topic(NamedTuple):
         regimes: what is done to the inputs, in order; names in `regimes.REGIMES`.
         grad: the case has cotangents and records gradients.
         needs: what the target must have: newton_schulz.
+        parameters: settings of a case that differ from the target's.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Topic(NamedTuple):
     regimes: tuple[str, ...] = ()
     grad: bool = False
     needs: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
 
 
 #: Topics of every target with a sequence.

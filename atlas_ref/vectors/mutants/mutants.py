@@ -25,6 +25,7 @@ from atlas_ref.vectors.mutants import (
     backward,
     boundaries,
     chunked,
+    erase_chunks,
     forward,
     matrices,
     own,
@@ -63,7 +64,10 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
     if own.has(case):
-        yield from own.mutants(case, dtype)
+        if not erase_chunks.long(case):
+            yield from own.mutants(case, dtype)
+        if erase_chunks.has(case):
+            yield from erase_chunks.mutants(case, dtype)
         return
     if boundaries.long(case):
         yield from boundaries.mutants(case, dtype)
@@ -93,6 +97,7 @@ def words(name: str) -> str:
     meanings |= (
         boundaries.named()
         | chunked.MISTAKES
+        | erase_chunks.named()
         | {lost: meaning for lost, (_, meaning) in LOST.items()}
     )
     return meanings.get(name) or own.words(name) or f"convention {name} in place of the case's"

@@ -22,6 +22,7 @@ from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import LATER
 from atlas_ref.vectors.mutants.mistake import WAY, Results
@@ -75,12 +76,20 @@ def ahead(rule: str) -> str:
 def readings(case: Case) -> list[Any]:
     """Mistakes and other settings that a case can show, each by itself."""
     searched = _searched(case.header.rule)
-    left_out = (*FINE, *YOUNGER)
-    every = [each for each in searched.settings(case, ()) if not each.name.startswith(left_out)]
+    every = [each for each in searched.settings(case, ()) if tried(each, case.header.rule)]
     every += searched.departures(case)
     moved = case.replaced(inputs=redrawn(case.inputs))
     own = _exact(moved, ())
     return [each for each in every if apart(own, _exact(moved, (each,)))]
+
+
+def tried(setting: Any, rule: str) -> bool:
+    """Whether a setting with its value is a mutant in the published sets."""
+    if rule == dplr_targets.RULE:
+        member = setting.change.get("parameters.member", dplr_targets.NAMES[0])
+        names = {f"parameters.{name}" for name in dplr_targets.SETTINGS}
+        return member in dplr_targets.NAMES and setting.change.keys() <= names
+    return not setting.name.startswith((*FINE, *YOUNGER))
 
 
 def kernel(case: Case, dtype: str, chosen: tuple[Any, ...] = ()) -> Results:

@@ -16,7 +16,7 @@ from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.norms import norms, rounded
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
 from atlas_ref.vectors.inputs.properties import forms
-from atlas_ref.vectors.mutants import boundaries, chunked, mutants, own
+from atlas_ref.vectors.mutants import boundaries, chunked, erase_chunks, mutants, own
 from atlas_ref.vectors.mutants.mistake import computed, seen
 
 #: Formats in which a set is adequate.
@@ -61,7 +61,8 @@ def score(case: Case, dtype: str) -> Score:
     Raises:
         CaseError: a block of levels, of which there are no mutants.
     """
-    case.require_one_memory("the kill matrix")
+    if not own.has(case):
+        case.require_one_memory("the kill matrix")
     case = stored(case, dtype)
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
     want = {
@@ -107,6 +108,8 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     at = seen(case)
     if at is not None and chunked.made_in(at, ""):
         yield "the chunk form of the mutants", mutants.chunk_form(at, dtype)
+    if erase_chunks.has(case):
+        yield from erase_chunks.controls(case, dtype)
     if boundaries.long(case):
         yield "calls of 64 tokens", _rounded(boundaries.run(case, 64, dtype="float32"), dtype)
     for form, chunk in forms(case):

@@ -206,12 +206,19 @@ def _fewest(
     """The fewest draws of a target that kill every mutant, and mutants that none kills."""
     pool: list[Candidate] = []
     for seed in range(seeds):
-        count = len(topics(searched(long)[place], long))
-        numbers = [number(place, topic, seed) for topic in range(count)]
+        listed = topics(searched(long)[place], long)
+        shown = _showing(pool) if seed and long else {topic.name for topic in listed}
+        numbers = [number(place, i, seed) for i, topic in enumerate(listed) if topic.name in shown]
         pool += [_candidate(line, long=long) for line in run.lines("score", numbers)]
         if (seed or long) and not missing(pool):  # draws of a function take seconds each
             break
-    return chosen(pool), missing(pool)
+    return chosen(pool, searched(long)[place].always), missing(pool)
+
+
+def _showing(pool: Sequence[Candidate]) -> set[str]:
+    """Topics that may show a mutant which is left."""
+    left = set(missing(pool))
+    return {each.topic for each in pool if left & each.kills.keys()}
 
 
 def _each(run: Tasks, place: int, seeds: int, *, long: bool) -> tuple[list[Candidate], list[Goal]]:
@@ -261,11 +268,14 @@ def missing(pool: Sequence[Candidate]) -> list[Goal]:
     return sorted(goals(pool) - killed)
 
 
-def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
+def chosen(pool: Sequence[Candidate], always: Sequence[str] = ()) -> list[Candidate]:
     """The fewest draws, greedily, that kill every mutant and show every property that some draw
     does.
 
     Ties go to the earliest draw.
+
+    Args:
+        always: topics whose first draw is taken in any case.
     """
     free = [each for each in pool if not each.refused]
     cover = [
@@ -276,12 +286,14 @@ def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
         for each in free
     ]
     open_goals: set[Goal] = set().union(*cover)
-    picks: list[int] = []
+    kept = [i for i, each in enumerate(free) if each.topic in always and not each.seed]
+    picks: list[int] = list(kept)
+    open_goals -= set().union(*(cover[i] for i in kept))
     while open_goals:
         best = max(range(len(free)), key=lambda i: (len(cover[i] & open_goals), -free[i].seed, -i))
         picks.append(best)
         open_goals -= cover[best]
-    for i in list(picks):  # the first chosen may have become superfluous
+    for i in picks[len(kept) :]:  # the first chosen may have become superfluous
         others = [j for j in picks if j != i]
         if cover[i] <= set().union(*(cover[j] for j in others)):
             picks = others

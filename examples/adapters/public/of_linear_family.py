@@ -94,6 +94,16 @@ def _without_state(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **x: (function(**x), None)
 
 
+def _first_state(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two states without the second."""
+
+    def first(**x: Any) -> Any:
+        y, (M, _) = function(**x)
+        return y, M
+
+    return first
+
+
 def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose scale has no default, with that of its kin."""
     return lambda **x: function(**{"scale": x["q"].shape[-1] ** -0.5, "g": None, **x})
@@ -106,6 +116,16 @@ linear_attn = _of_fla(
     QKV | START,
     "linear_attn",
     options=LAST,
+)
+linear_attn_normalized = _of_fla(
+    "linear_attn with normalize, token by token",
+    "linear_attn.naive",
+    "naive_recurrent_linear_attn",
+    QKV,
+    "linear_attn_normalized",
+    options=LAST | {"normalize": True},
+    before=_first_state,
+    note="of its two states the memory is compared",
 )
 retention = _of_fla(
     "retention, all tokens at once",
@@ -303,7 +323,16 @@ kimi_linear_chunk = _of_transformers(
 
 #: Functions in the order of the table.
 NAMES = (
-    *("linear_attn", "retention", "simple_gla", "simple_gla_chunk", "gla", "rwkv6", "rwkv6_chunk"),
+    *(
+        "linear_attn",
+        "linear_attn_normalized",
+        "retention",
+        "simple_gla",
+        "simple_gla_chunk",
+        "gla",
+        "rwkv6",
+        "rwkv6_chunk",
+    ),
     *("delta", "delta_chunk", "gated_delta", "gated_delta_chunk", "kda", "kda_chunk"),
     *("gdn2", "gdn2_chunk", "gated_delta_product", "comba", "comba_chunk"),
     *("iplr", "iplr_chunk", "dplr", "dplr_chunk"),

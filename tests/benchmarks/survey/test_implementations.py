@@ -12,7 +12,7 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.sources import sources
 from benchmarks.survey import catalogue, identity, run
-from benchmarks.survey.page import page
+from benchmarks.survey.pages.page import page
 from benchmarks.survey.restate import asked
 from tests.support.casefiles import some
 
@@ -187,7 +187,7 @@ def test_the_command_prints_a_page_or_one_object(beside, tmp_path, monkeypatch):
     """What stands beside the set takes a minute, so `make test` takes what the page says of it."""
     if beside == "said":
         said = json.loads(DATA.read_text())
-        for key in ("deep", "deep_faults", "rnn", "chunks"):
+        for key in ("family", "family_faults", "deep", "deep_faults", "rnn", "chunks"):
             module = getattr(run, {"rnn": "rnn_faults"}.get(key, key))
             monkeypatch.setattr(module, "found", lambda key=key: said[key])
         monkeypatch.setattr(run, "_bracket", lambda: said["bracket"])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.survey import kept
-from benchmarks.survey.page import page
+from benchmarks.survey.pages import kept
+from benchmarks.survey.pages.page import page
 
 DATA = Path(__file__).parents[3] / "specs" / "survey.json"
 
@@ -20,19 +20,19 @@ def said():
 
 
 def parts(data):
-    lists = (data["implementations"], data["deep"]["found"], data["deep_faults"])
+    lists = [data[name] for name in ("implementations", "deep_faults", "family_faults")]
+    lists += [data[name]["found"] for name in ("deep", "family")]
     return [*(row for rows in lists for row in rows), data["bracket"], data["chunks"], data["rnn"]]
 
 
 def without(package):
     """A later run that does not find a package."""
     data = {**said(), "date": "2030-01-02"}
-    for name in ("implementations", "deep_faults"):
+    for name in ("implementations", "deep_faults", "family_faults"):
         data[name] = [stripped(row, package) for row in data[name]]
-    data["deep"] = {
-        **data["deep"],
-        "found": [stripped(row, package) for row in data["deep"]["found"]],
-    }
+    for name in ("deep", "family"):
+        rows = [stripped(row, package) for row in data[name]["found"]]
+        data[name] = {**data[name], "found": rows}
     if package == "fla-core":
         data["bracket"] = {"missing": "fla is not installed"}
     if package == "titans-pytorch":
@@ -46,7 +46,7 @@ def without(package):
 def stripped(row, package):
     if row["package"] != package:
         return row
-    names = ("label", "package", "function", "rule", "convention", "source", "note")
+    names = ("label", "package", "function", "rule", "convention", "source", "note", "member")
     own = {name: row[name] for name in (*names, "settings", "fault", "measured") if name in row}
     return {**own, "version": "", "missing": f"{package} is not installed (extra bench)"}
 
@@ -94,10 +94,12 @@ def test_what_answers_another_question_is_not_kept():
     other = json.loads(json.dumps(before))
     for row in other["implementations"]:
         row["convention"] = "spec"
-    for row in other["deep_faults"]:
+    for row in (*other["deep_faults"], *other["family_faults"]):
         row["measured"] = "something else"
+    for row in other["family"]["found"]:
+        row["member"] = "another"
     merged = kept.with_kept(absent, other)
-    for name in ("implementations", "deep_faults"):
+    for name in ("implementations", "deep_faults", "family_faults", "family"):
         assert merged[name] == absent[name]
 
 

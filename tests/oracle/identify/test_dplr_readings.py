@@ -19,7 +19,7 @@ from tests.truth import dplr_mistakes, family_loops
 COMPLEX_STEP = 1e-30
 
 
-def made(member=None, *, logs=False, start=True, drop=(), events=True, **fields):
+def made(member=None, *, logs=False, start=True, bar=False, drop=(), events=True, **fields):
     """A case with silent tokens, a reset and a first memory."""
     chosen = fields.pop("parameters", {}) | ({} if member is None else {"member": member})
     sizes = {"tokens": 7, "d_in": 3, "d_out": 3, "heads": 1, "seed": 5, "cotangent": True}
@@ -38,6 +38,8 @@ def made(member=None, *, logs=False, start=True, drop=(), events=True, **fields)
         x["in/S0"] = draw.standard_normal(x["in/M0"].shape)
     if start and parameters.parsed(case.header).of.second == "A":
         x["in/A0"] = draw.uniform(0.0, 1.0, (*x["in/k"].shape[:-2], x["in/k"].shape[-1]))
+    if bar:
+        x["in/M_bar"] = draw.standard_normal(x["in/M0"].shape)
     if "in/retain" in x:
         x["in/retain"] = draw.uniform(0.3, 0.9, x["in/retain"].shape)
     if logs:
@@ -57,7 +59,7 @@ GROUPS = {"groups": 2}
 NORMED = {"k_norm": "l2", "norm_eps": 0.01}
 CASES = {
     "rule": made(heads=2),
-    "kda": made("kda", parameters=GROUPS, heads=2, logs=True),
+    "kda": made("kda", parameters=GROUPS, heads=2, logs=True, bar=True),
     "qwen3_next": made("qwen3_next", parameters=GROUPS, heads=2),
     "comba": made("comba_decay_after_erase"),
     "product": made("gated_delta_product", parameters={"steps": 2}),
@@ -186,6 +188,19 @@ HELD = [
     ("normalised", "normaliser held"),
     ("squares", "preconditioner held"),
     ("momentum", "momentum held"),
+    ("momentum", "eta held"),
+    ("kda", "erase_read held"),
+    ("kda", "beta held"),
+    ("kda", "M0 held"),
+    ("kda", "last held"),
+    ("kda", "reset held"),
+    ("kda", "scale held"),
+    ("rwkv6", "bonus held"),
+    ("rwkv7", "a held"),
+    ("gdn2", "erase_gate held"),
+    ("gdn2", "write_gate held"),
+    ("dplr", "alpha held"),
+    ("rows", "erase_scale held"),
 ]
 
 
@@ -207,7 +222,10 @@ def gradients(case, mistake):
 
 MOMENTUM = ("eta", "log_momentum", "erase_key", "S0")
 PRECOND = ("log_retain_precond", "beta_precond", "A0")
-STEPPED = ("k", "v", "q", "retain", "log_retain", "beta", "M0", "z0", *PRECOND, *MOMENTUM)
+STEPPED = (
+    *("k", "v", "q", "retain", "log_retain", "beta", "M0", "bonus"),
+    *("a", "alpha", "erase_gate", "write_gate", "erase_scale", "z0", *PRECOND, *MOMENTUM),
+)
 
 
 @pytest.mark.clause("DPLRCASE-1")

@@ -93,9 +93,7 @@ def test_the_recursion_by_hand_is_the_tapes_gradient() -> None:
     bar = np.random.default_rng(2).standard_normal((C * N, D))
 
     def loss(at: Any) -> Any:
-        tokens = Tokens.trusted(
-            step_size_memory=None, window_weights=None, active=None, reset=None, **at["rows"]
-        )
+        tokens = Tokens.trusted(**dict.fromkeys(Tokens.model_fields) | at["rows"])
         start = deep_memory.start(config, ())
         return ops.sum(bar * sequence.run(deep_memory.RULE, config, tokens, start, phi=at["W0"])[1])
 

@@ -84,11 +84,7 @@ def test_every_combination_runs_and_has_gradients(structure: str, algorithm: str
             del rows["momentum"]
 
         def y(at: Any, own: Any = own) -> Any:
-            tokens = Tokens.trusted(
-                **{"momentum": None, "step_size_memory": None, "window_weights": None}
-                | {"window_gate": None, "active": None, "reset": None}
-                | at["rows"]
-            )
+            tokens = Tokens.trusted(**dict.fromkeys(Tokens.model_fields) | at["rows"])
             start = deep_memory.start(own, ())
             return sequence.run(RULE, own, tokens, start, phi=at["W0"])[1]
 

@@ -65,15 +65,20 @@ def biases(at: Seen) -> Sequence[Bias]:
     own = at.s.bias
     return [
         *(each for each in BIASES if each.kind != "kl" or at.s.c.value_sign == "minus"),
-        *_numbers(own),
+        *_numbers(own, given="in/threshold" in at.inputs),
     ]
 
 
-def _numbers(own: Bias) -> list[Bias]:
-    """The bias of a case with other numbers, and other readings with its numbers."""
+def _numbers(own: Bias, *, given: bool) -> list[Bias]:
+    """The bias of a case with other numbers, and other readings with its numbers.
+
+    Args:
+        given: whether tokens bring their thresholds, so that the number has no effect (DEEP-36).
+    """
     read = {name: NUMBERS[name] for name in own.reads}
     if own.kind == "huber":
         read |= {name: NUMBERS[name] for name in ("threshold", "form", "quadratic")}
+        read = {name: values for name, values in read.items() if name != "threshold" or not given}
     if own.kind == "lp":
         read["power"] = NUMBERS["power"]
     changed = []

@@ -26,6 +26,8 @@ OPTIONAL = (
     ("in/momentum", f"{STATE}momentum/", f"{BAR}momentum/"),
     ("in/window_gate", f"{STATE}token_gates"),
     (f"{STATE}token_gates",),
+    ("in/threshold", f"{STATE}thresholds"),
+    (f"{STATE}thresholds",),
     ("in/window_weights",),
     ("in/active",),
     ("in/reset",),

@@ -19,6 +19,7 @@ def habits(at: Seen) -> list[Reading]:
     """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
     every = [*_of_gate(at), *_of_erase(at), *_of_rates(at), *_of_read(at), *_of_heads(at)]
     every += [
+        *_of_norm(at),
         *_of_normaliser(at),
         *_of_preconditioner(at),
         *_of_momentum(at),
@@ -48,6 +49,8 @@ def _of_gate(at: Seen) -> Iterator[Reading]:
     if not (name := at.gate):
         return
     yield _mistake("gate forgotten", f"{name} was absent", _without(name))
+    squared = _changed(name, lambda x: 2 * x if name == "in/log_retain" else x * x)
+    yield _mistake("gate twice", "a token decayed twice", squared)
     if at.by_channel:
         if at.square:
             yield _mistake("gate on rows", "the gate was on value channels", gate_rows=True)
@@ -69,6 +72,8 @@ def _of_gate(at: Seen) -> Iterator[Reading]:
         yield _mistake("log as gate", "the log was taken as the gate", _moved(name, "in/retain"))
         words = "the log of the gate was to base 2"
         yield _mistake("log of base 2", words, _changed(name, lambda x: x * math.log(2.0)))
+        words = "the gate was exp of its log to base 2"
+        yield _mistake("exp of base 2", words, _changed(name, lambda x: x / math.log(2.0)))
 
 
 def _of_erase(at: Seen) -> Iterator[Reading]:
@@ -86,10 +91,23 @@ def _of_erase(at: Seen) -> Iterator[Reading]:
     if at.own.of.read == "in/erase_key":
         words = "the erase read with in/k in place of in/erase_key"
         yield _mistake("erase of key", words, erase_of="key")
+    crossed = {
+        "gates": "in/erase_gate was on the key along which the erase takes away",
+        "kk": "in/a was on what the erase reads with",
+    }
+    if kind in crossed:
+        yield _mistake("erase crossed", crossed[kind], erase_crossed=True)
     for one, other in (("in/erase_read", "in/erase_write"), ("in/alpha", "in/beta")):
         if one in at.inputs and other in at.inputs:
             words = f"{one} and {other} were exchanged"
             yield _mistake(f"{one} exchanged", words, _exchanged(one, other))
+
+
+def _of_norm(at: Seen) -> Iterator[Reading]:
+    normed = "l2" in (at.own.norm("in/q"), at.own.norm("in/k"))
+    if normed and not at.own.of.floor:
+        words = "the eps of a norm was added to the length in place of its square"
+        yield _mistake("eps outside the root", words, bare_eps=True)
 
 
 def _of_rates(at: Seen) -> Iterator[Reading]:
@@ -98,17 +116,25 @@ def _of_rates(at: Seen) -> Iterator[Reading]:
     if kind == "error":
         yield _mistake("erase without beta", "the erase had no in/beta", no_beta="erase")
         yield _mistake("write without beta", "the write had no in/beta", no_beta="write")
+        yield _mistake("beta doubled", "in/beta was doubled", _changed("in/beta", lambda x: 2 * x))
         yield from _of_rates_per_value(at)
     if "in/erase_scale" in at.inputs:
         words = "in/erase_scale was absent"
         yield _mistake("erase_scale forgotten", words, _without("in/erase_scale"))
-    names = {"error": ("beta",), "gates": ("erase_gate", "write_gate"), "kk": ("a",)}
-    names["momentum"] = ("beta", "eta")
-    for each in names.get(kind, ()):
+    for each in RATES.get(kind, ()):
         name = f"in/{each}"
         yield _mistake(f"{each} forgotten", f"{name} was 1", _changed(name, _ones))
         words = f"{name} was applied twice"
         yield _mistake(f"{each} twice", words, _changed(name, lambda x: x * x))
+
+
+#: Tensors that weigh an erase or a write, by the formula of the erase.
+RATES = {
+    "error": ("beta",),
+    "gates": ("erase_gate", "write_gate"),
+    "kk": ("a",),
+    "momentum": ("beta", "eta"),
+}
 
 
 def _of_rates_per_value(at: Seen) -> Iterator[Reading]:
@@ -127,7 +153,13 @@ def _of_read(at: Seen) -> Iterator[Reading]:
     if at.gated:
         words = "queries read the decayed memory before its write"
         yield _mistake("read decayed", words, reads="decayed")
+    if at.own.steps > 1:
+        words = "queries read the memory after the first step of their token"
+        yield _mistake("read of first step", words, reads="first step")
     if at.own.scale != 1 and at.own.of.second != "z":  # it cancels in a normalised read
+        if at.erases and not at.own.of.second:
+            words = "the scale was on keys in place of queries"
+            yield _mistake("scale of keys", words, scale_of_keys=True, scales=0)
         yield _mistake("scale twice", "the scale of a query was applied twice", scales=2)
         if not at.square:
             words = "the scale of a query was 1/sqrt(d_out)"
@@ -138,7 +170,10 @@ def _of_read(at: Seen) -> Iterator[Reading]:
         yield _mistake("bonus of 0", f"{name} was 0", _changed(name, lambda x: ops.zeros_like(x)))
         yield _mistake("bonus of 1", f"{name} was 1", _changed(name, _ones))
         words = "the bonus was added to a read after the write"
-        yield _mistake("bonus late", words, bonus_late=True)
+        yield _mistake("bonus late", words, bonus_of="after")
+        if at.gated:
+            words = "the bonus was added to a read of the decayed memory"
+            yield _mistake("bonus decayed", words, bonus_of="decayed")
 
 
 def _of_normaliser(at: Seen) -> Iterator[Reading]:
@@ -210,13 +245,16 @@ def _of_heads(at: Seen) -> Iterator[Reading]:
 
 
 def _of_state(at: Seen) -> Iterator[Reading]:
-    """A first or last memory that is passed over, or transposed."""
+    """A first or last memory that is passed over, early or transposed."""
+    words = "out/M was the memory before the last token"
+    yield _mistake("M early", words, last_early=True)
     if "in/M0" not in at.inputs:
         return
     yield _mistake("M0 ignored", "in/M0 was absent", _without("in/M0"))
     if at.square:
         yield _mistake("M0 transposed", "in/M0 was transposed", transposed="first")
-    yield _mistake("M transposed", "out/M was transposed", transposed="last")
+    if at.square or "in/M_bar" not in at.inputs:  # a cotangent has one shape
+        yield _mistake("M transposed", "out/M was transposed", transposed="last")
 
 
 def _of_events(at: Seen) -> Iterator[Reading]:
@@ -265,6 +303,7 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
             yield _held("log", words)
     if at.erases:
         yield _held("erase", "no gradient went through what the erase found")
+        yield _held("erase_read", "no gradient went to what the erase read with")
     if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")):
         yield _held("norm", "the length in the norm of keys and queries was a constant")
     if at.tokens > 1:
@@ -277,6 +316,24 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
         yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
     if at.own.groups > 1:
         yield _held("heads", "keys and queries had the gradient of the first value head of a group")
+    yield from _of_dropped(at)
+
+
+def _of_dropped(at: Seen) -> Iterator[Reading]:
+    """Gradients that a tensor does not get, or that do not end where they should."""
+    kind = at.own.of.erase
+    names = ("alpha", "beta") if kind == "alpha" else RATES.get(kind, ())
+    for name in (*names, "erase_scale", "bonus", "M0"):
+        if f"in/{name}" in at.inputs:
+            change = _changed(f"in/{name}", ops.stop_gradient)
+            words = f"no gradient went to in/{name}"
+            yield Reading(f"{name} held", words, grad=True, inputs=change)
+    if "in/M_bar" in at.inputs:
+        yield _held("last", "no gradient came from out/M")
+    if "in/reset" in at.inputs:
+        yield _held("reset", "gradients went through a reset to the tokens before it")
+    if at.own.scale != 1 and at.own.of.second != "z":
+        yield _held("scale", "the gradient of in/q lacked the scale")
 
 
 def _held(part: str, words: str) -> Reading:

@@ -15,7 +15,9 @@ Data = dict[str, Any]
 #: Keys that say which question a row answers, by the list that it stands in.
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "implementations": ("function", "rule", "convention"),
+    "family": ("function", "member"),
     "deep": ("package", "label", "settings"),
+    "family_faults": ("package", "fault", "measured"),
     "deep_faults": ("package", "fault", "measured"),
 }
 
@@ -31,10 +33,12 @@ def with_kept(now: Data, before: Mapping[str, Any]) -> Data:
     data = dict(now)
     if same_set:
         data["implementations"] = _rows("implementations", now, before, date)
-    if _sizes(now["deep"]) == _sizes(before.get("deep", {})):
-        found = {"deep": now["deep"]["found"]}, {"deep": before["deep"]["found"]}
-        data["deep"] = {**now["deep"], "found": _rows("deep", *found, date)}
-    data["deep_faults"] = _rows("deep_faults", now, before, date)
+    for name in ("family", "deep"):
+        if _sizes(now[name]) == _sizes(before.get(name, {})):
+            found = {name: now[name]["found"]}, {name: before[name]["found"]}
+            data[name] = {**now[name], "found": _rows(name, *found, date)}
+    for name in ("family_faults", "deep_faults"):
+        data[name] = _rows(name, now, before, date)
     for name in ("bracket", "chunks"):
         if "missing" in now[name] and "missing" not in before.get(name, {"missing": ""}):
             data[name] = _dated(before[name], date)

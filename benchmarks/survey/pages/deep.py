@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.survey.kept import asked_on
+from benchmarks.survey.pages.kept import asked_on
 
 DEEP = """## Memories of several layers
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atlas_ref.oracle.identify.stated import setting
-from benchmarks.survey import deep_page
-from benchmarks.survey.kept import asked_on
+from benchmarks.survey.pages import deep, family
+from benchmarks.survey.pages.kept import asked_on
 
 Data = Mapping[str, Any]
 
@@ -188,7 +188,8 @@ def page(data: Data) -> str:
         ),
         OTHERS,
         _table(OTHER_HEAD, list(data["others"].items())),
-        *deep_page.parts(data["deep"], data["deep_faults"], _table),
+        *family.parts(data["family"], data["family_faults"], _table),
+        *deep.parts(data["deep"], data["deep_faults"], _table),
         BRACKET_TITLE + _bracket(data),
         *_rnn(data["rnn"]),
         CHUNKS_TITLE + _chunks(data["chunks"]),
@@ -198,7 +199,8 @@ def page(data: Data) -> str:
 
 def _introduction(data: Data) -> str:
     parts = [data["rnn"], data["bracket"], data["chunks"], *data["implementations"]]
-    parts += [*data["deep"]["found"], *data["deep_faults"]]
+    parts += [*data["deep"]["found"], *data["family"]["found"]]
+    parts += [*data["deep_faults"], *data["family_faults"]]
     kept = KEPT if any("kept" in part for part in parts) else ALL_ASKED
     return INTRODUCTION.format(name=data["set"]["name"], date=data["date"], kept=kept)
 

@@ -1,0 +1,98 @@
+"""Changes of inputs of rule dplr that show mistakes which ordinary numbers hide (VEC-24)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.dplr import parameters, tensors
+from atlas_ref.vectors.inputs.stream import chosen, dyadic, whole
+
+Inputs = dict[str, Any]
+
+#: Factors of an erase, one for each value.
+RATES = (0.3125, 0.4375, 0.5, 0.625, 0.75)
+
+#: Gates of an erase that takes away most of what it finds.
+STRONG = (0.75, 0.875, 0.9375, 1.0)
+
+#: Natural logs of gates; gates near 1, with a low one now and then that bfloat16 sees missing.
+LOGS = (-0.0625, -0.125, -0.25, -0.375, -0.5)
+SLOW_GATES = (*(1.0 - n / 256 for n in (1, 1, 1, 1, 2, 2, 2, 3, 3, 4)), 0.5)
+
+#: Gates of the extreme regime, and logs, of which the second underflows to a gate of 1e-13.
+ENDS, LOG_ENDS = (0.0, 1.0, 0.0625), (-np.inf, 0.0, -30.0)
+
+#: Factors of the vectors that read and erase in long calls, where no erase makes a memory grow.
+SHORTER = {
+    **dict.fromkeys(("in/k", "in/erase_key", "in/kk"), 0.5),
+    **dict.fromkeys(("in/erase_read", "in/erase_write", "in/alpha"), 0.375),
+}
+
+#: Factor of keys and queries whose squared length is near eps.
+TINY = 2.0**-10
+
+
+def first_memory(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """A memory before the first token, and the cotangent of the last one beside that of reads."""
+    own = parameters.parsed(case.header)
+    (shape,) = tensors.shapes(own, inputs)["in/M0"]
+    names = ("in/M0", "in/M_bar") if "in/y_bar" in inputs else ("in/M0",)
+    return inputs | {name: dyadic(seed, name, shape, most=12, scale=0.125) for name in names}
+
+
+def value_rates(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """A factor of an erase for each value (DPLR-18)."""
+    name = "in/erase_scale" if parameters.parsed(case.header).of.erase == "given" else "in/beta"
+    return inputs | {name: chosen(seed, name, inputs["in/v"].shape, RATES)}
+
+
+def strong_erase(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates of an erase near 1."""
+    name = "in/erase_gate"
+    return inputs | {name: chosen(seed, f"strong {name}", inputs[name].shape, STRONG)}
+
+
+def one_gate(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """One gate for all channels of a token."""
+    return inputs | {"in/retain": inputs["in/retain"][..., 0]}
+
+
+def log_gate(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """The natural log of the gate in its place."""
+    shape = inputs["in/retain"].shape
+    others = {name: x for name, x in inputs.items() if name != "in/retain"}
+    return others | {"in/log_retain": chosen(seed, "in/log_retain", shape, LOGS)}
+
+
+def extreme_gates(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates of 0, 1 and 1/16, or logs of -inf, 0 and -30, at half of the places."""
+    name = "in/log_retain" if "in/log_retain" in inputs else "in/retain"
+    value = inputs[name].copy()
+    draw = whole(seed, f"extreme {name}", value.size, 0, 5).reshape(value.shape)
+    for place, end in enumerate(LOG_ENDS if "log" in name else ENDS):
+        value[draw == place] = end
+    return inputs | {name: value}
+
+
+def bonus(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """A read before the write, and the bonus of its own token."""
+    shape = inputs["in/k"].shape[-1:]
+    return inputs | {"in/bonus": dyadic(seed, "in/bonus", shape, most=12, scale=0.125)}
+
+
+def long(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates near 1 and shorter vectors, so that the first token counts at the last."""
+    changed = {name: factor * inputs[name] for name, factor in SHORTER.items() if name in inputs}
+    if "in/alpha" in inputs:  # beside which beta is the other vector of the erase
+        changed["in/beta"] = SHORTER["in/alpha"] * inputs["in/beta"]
+    if "in/retain" in inputs:
+        changed["in/retain"] = chosen(seed, "long gates", inputs["in/retain"].shape, SLOW_GATES)
+    return inputs | changed
+
+
+def tiny_keys(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Keys and queries so short that the eps of their norm decides."""
+    return inputs | {name: TINY * inputs[name] for name in ("in/k", "in/q")}

@@ -1,0 +1,1 @@
+"""The page of the survey, made from its data, and rows that it keeps from an earlier run."""
