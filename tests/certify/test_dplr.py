@@ -88,7 +88,7 @@ def test_results_and_gradients_of_public_code_are_the_certified_ones(file: Any) 
     assert worst(file.stem) < 1e-14
 
 
-@pytest.mark.clause("CERT-18", "DPLR-19", "DPLR-20")
+@pytest.mark.clause("CERT-18", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", members.MEMBERS)
 def test_certified_results_are_those_of_the_rule(member: str | None) -> None:
     case = drawn(member)
@@ -257,7 +257,7 @@ def _exchanged(row: Any, key: Any, value: Any) -> members.Write:
     return write._replace(read=write.along, along=write.read)
 
 
-READ, TOKEN = run.Sequence.read, run.Sequence.token
+READ, TOKEN, FIRST = run.Sequence.read, run.Sequence.token, run.Sequence.first
 
 #: A mistake in the certified code -> the recording that shows it, and the mistake.
 MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
@@ -285,6 +285,10 @@ MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
         _of_sequence("divided", lambda self, read, z, t: read),
     ),
     "a pair along the key itself": ("precond_kda_11", _of_sequence("token", _as_it_is)),
+    "a momentum that starts from zero": (
+        "momentum_delta_p_11",
+        _of_sequence("first", lambda self, name: FIRST(self, name.replace("S0", "nothing"))),
+    ),
     "a decay at every step": ("gated_delta_product_11", _of_sequence("token", _every_step)),
 }
 

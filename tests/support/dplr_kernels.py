@@ -22,6 +22,7 @@ ERASES = {
     **dict.fromkeys(("comba_decay_after_erase", "comba_decay_before_erase"), "error of erase_key"),
     **dict.fromkeys(("qwen3_next", "kimi_linear"), "error"),
     **dict.fromkeys(("precond_kda", "precond_gated_delta"), "error"),
+    "momentum_delta": "momentum",
     "gdn2": "gates",
     **dict.fromkeys(("iplr", "dplr"), "alpha"),
 }
@@ -85,7 +86,13 @@ def uncentred(case: dict[str, Any], inputs: Tensors) -> Tensors:
     return _run(case, inputs, mistake="no centre")
 
 
+def late_momentum(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """A memory that moves by the momentum of before its token."""
+    return _run(case, inputs, mistake="late momentum")
+
+
 MISTAKES = (
+    late_momentum,
     uncentred,
     bare_divisor,
     decay_order,
@@ -123,6 +130,8 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
     if scale == "":
         scale = 1 if member in (None, "rwkv7") else "1/sqrt(d_in)"
     z = sums = x.get("z0", np.zeros((*x["v"].shape[:-2], k.shape[-1]), wide))
+    S = x.get("S0", np.zeros_like(M))
+    S = first_S = S.swapaxes(-1, -2) if turned and "S0" in x else S
     reads, starts = [], [M]
     for t in range(q.shape[-2]):
         if mistake == "late chunk" and t and t % 64 == 0:
@@ -130,9 +139,17 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
             M = starts[-2]
         if "reset" in x and x["reset"][t]:
             M = first * 0 if mistake == "reset to zero" else first
-            z = sums
+            z, S = sums, first_S
         old, active = M, "active" not in x or x["active"][t]
-        for j in range(t * steps, (t + 1) * steps) if active else ():
+        if member == "momentum_delta" and active:
+            decayed, last = M if gate is None else M * gate[..., t, None, :], S
+            error = _times(decayed if before else M, x["erase_key"][..., t, :]) - x["v"][..., t, :]
+            change = (x["eta"][..., t, None] * error)[..., :, None] * k[..., t, None, :]
+            S = np.exp(x["log_momentum"][..., t, None, None]) * S + change
+            moves = last if mistake == "late momentum" else S
+            M = decayed - x["beta"][..., t, None, None] * moves
+        rows = range(t * steps, (t + 1) * steps) if active and member != "momentum_delta" else ()
+        for j in rows:
             decays = gate is not None and (j % steps == 0 or mistake == "every step")
             decayed = M * gate[..., t, None, :] if decays else M
             key = bare if mistake == "bare key" else k
@@ -156,6 +173,8 @@ def _run(case: dict[str, Any], inputs: Tensors, mistake: str = "") -> Tensors:
         reads.append(y)
     found = {"y": np.stack(reads, axis=-2).astype(kind), "M": M.swapaxes(-1, -2) if turned else M}
     found |= {"z": z} if member == "linear_attn_normalized" else {}
+    if member == "momentum_delta":
+        found["S"] = S.swapaxes(-1, -2) if turned else S
     return found | ({"A": A} if member in PRECONDITIONED else {})
 
 

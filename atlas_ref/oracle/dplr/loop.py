@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.dplr import momentum
 from atlas_ref.oracle.dplr.cumulated import with_cumulated
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
-from atlas_ref.oracle.dplr.program import Inputs, Program
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
 from atlas_ref.types import Array
 from tape import ops
 
@@ -35,17 +36,22 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
     x = with_cumulated(own, x, rounding)
-    first = _first(p, x)
+    first, first_S = (_first(p, x, name) for name in ("in/M0", "in/S0"))
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
-    M, reads = first, []
+    M, S, reads = first, first_S, []
     for t in range(x["in/v"].shape[-2] // own.steps):
         if "in/reset" in inputs and inputs["in/reset"][t]:
-            M = _restored(p, first, M)
+            M, S = _restored(p, first, M), _restored(p, first_S, S)
         if p.held == "memory" and t:
-            M = ops.stop_gradient(M)
+            M, S = ops.stop_gradient(M), ops.stop_gradient(S)
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
         gate, before, rows = _gate(p, x, t, rounding), M, []
-        for j in range(t * own.steps, (t + 1) * own.steps):
+        if own.of.second == "S":
+            state, key = momentum.Moved(M, S), x[WRITTEN][..., t, :]
+            moved = momentum.after_token(p, x, t, gate, state, key, rounding) if writes else None
+            M, S = moved or momentum.at_rest(p, x, t, gate, state, rounding)
+            rows.append(M)
+        for j in range(t * own.steps, (t + 1) * own.steps) if own.of.second != "S" else ():
             of_row = gate if j == t * own.steps or p.gate_steps else None
             M = _after_row(p, x, j, of_row, M, writes, rounding)
             rows.append(M)
@@ -54,6 +60,7 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
     last = _handed_over(p, before if p.last_early else M)
     after |= {} if by is None else {"out/z": by.z}
+    after |= {"out/S": _turned(p, S)} if own.of.second == "S" else {}
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
@@ -72,14 +79,18 @@ def _restored(p: Program, first: Array, M: Array) -> Array:
 
 def _handed_over(p: Program, M: Array) -> Array:
     """The last memory in the layout of the case."""
+    return _turned(p, ops.stop_gradient(M) if p.held == "last" else M)
+
+
+def _turned(p: Program, M: Array) -> Array:
+    """A last memory or momentum in the layout of the case."""
     turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
-    M = ops.stop_gradient(M) if p.held == "last" else M
     return M.swapaxes(-1, -2) if turned else M
 
 
-def _first(p: Program, x: Inputs) -> Array:
-    """The memory before the first token."""
-    M = x.get("in/M0")
+def _first(p: Program, x: Inputs, name: str) -> Array:
+    """The memory or the momentum before the first token."""
+    M = x.get(name)
     if M is None:
         *lead, _, d_out = x["in/v"].shape
         return ops.zeros_like(x["in/v"], shape=(*lead, d_out, x["in/k"].shape[-1]))
@@ -200,26 +211,13 @@ def _after_row(
     p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: bool, rounding: Any
 ) -> Array:
     """The memory after a row, which a token that is not active leaves as it is."""
-    store = rounding.store if rounding.store is not None and _rounds(p, x, j) else _same
+    t, step = divmod(j, p.own.steps)
+    store = p.store(x, t, rounding) if step + 1 == p.own.steps else as_it_is
     if writes:
         after = _written(p, x, j, gate, M, rounding.way)
         return p.row("M", j, lambda: store(after()))
     decays = p.gate_silent and gate is not None
     return p.row("M", j, lambda: store(gate * M if decays else M))
-
-
-def _rounds(p: Program, x: Inputs, j: int) -> bool:
-    """Whether a program that keeps its state in a narrow format rounds it after row j (DPLRCASE-14)."""
-    t, step = divmod(j, p.own.steps)
-    if step + 1 < p.own.steps:
-        return False
-    starts = np.flatnonzero(np.asarray(x.get("in/reset", ()))[: t + 1])
-    tokens = x["in/v"].shape[-2] // p.own.steps
-    return p.own.rounds(t, int(starts[-1]) if starts.size else 0, tokens)
-
-
-def _same(x: Array) -> Array:
-    return x
 
 
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:

@@ -11,7 +11,7 @@ from atlas_ref.types import Array
 from tape import ops
 
 #: How the vectors of an erase come from tensors.
-Erase = Literal["none", "given", "error", "gates", "alpha", "kk"]
+Erase = Literal["none", "given", "error", "gates", "alpha", "kk", "momentum"]
 
 
 class Member(NamedTuple):
@@ -21,10 +21,10 @@ class Member(NamedTuple):
         source: code that it is taken from.
         decay, query_scale, norm: values of parameters that a case leaves out.
         erase: which formula gives erase and value; tensors of it are in `NEEDS`.
-        read: tensor that the erase reads under `error`.
+        read: tensor that the erase reads under `error` and `momentum`.
         gated: whether it has a gate; `heads` for one fixed number a head.
         bonus: whether it reads before the write.
-        second: state beside the memory: z of DPLR-19, A of DPLR-20.
+        second: state beside the memory: z of DPLR-19, A of DPLR-20, S of DPLR-21.
         floor: least length that a norm divides by; 0 for eps under the root.
     """
 
@@ -36,7 +36,7 @@ class Member(NamedTuple):
     read: str = "in/k"
     gated: bool | Literal["heads"] = False
     bonus: bool = False
-    second: Literal["", "z", "A"] = ""
+    second: Literal["", "z", "A", "S"] = ""
     floor: float = 0.0
 
 
@@ -79,6 +79,16 @@ _ROWS: tuple[tuple[str, Member], ...] = (
             source=f"{_FLA}precond_gated_delta_rule/naive.py", norm="l2", second="A", floor=1e-12
         ),
     ),
+    (
+        "momentum_delta",
+        Member(
+            f"{_FLA}momentum_delta_rule/naive.py",
+            erase="momentum",
+            read="in/erase_key",
+            gated=True,
+            second="S",
+        ),
+    ),
 )
 
 #: Name of a member -> its row.
@@ -92,18 +102,20 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "gates": ("in/erase_gate", "in/write_gate"),
     "alpha": ("in/alpha", "in/beta"),
     "kk": ("in/kk", "in/a"),
+    "momentum": ("in/beta", "in/eta", "in/log_momentum"),
 }
 
 
 #: Members that a sweep draws where they are fixed alone: they came after its draws, which would be
 #: others with them (SWEEP-16).
-LATER = ("linear_attn_normalized", "precond_kda", "precond_gated_delta")
+LATER = ("linear_attn_normalized", "precond_kda", "precond_gated_delta", "momentum_delta")
 
 #: Tensors of a state beside the memory: before the first token, and the cotangent of the last.
 SECOND: dict[str, tuple[str, ...]] = {
     "": (),
     "z": ("in/z0", "in/z_bar"),
     "A": ("in/A0", "in/A_bar"),
+    "S": ("in/S0", "in/S_bar"),
 }
 
 #: Tensors that a state beside the memory is made of, which its members need.

@@ -5,12 +5,13 @@ Written from the clause; it shares no code with `rules.normalised_reads`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.program import Inputs, Program
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
 from atlas_ref.types import Array
 from tape import ops
 
@@ -44,15 +45,16 @@ def divisors(p: Program, x: Inputs, inputs: Inputs, rounding: Any) -> Divisors:
         before = z
         writes = "in/active" not in inputs or bool(inputs["in/active"][t])
         for j in range(t * n, (t + 1) * n):
-            z = p.row("z", j, partial(_added, z, k[..., j, :] if writes else None))
+            store = p.store(x, t, rounding) if (j + 1) % n == 0 else as_it_is
+            z = p.row("z", j, partial(_added, z, k[..., j, :] if writes else None, store))
         seen = before if "before" in (p.normaliser, p.reads) else z
         found.append(_divisor(p, x, t, seen, rounding))
     return Divisors(found, z)
 
 
-def _added(z: Array, key: Array) -> Array:
-    """The sum with one key more; None for a token that is not active."""
-    return z if key is None else z + key
+def _added(z: Array, key: Array, store: Callable[[Array], Array]) -> Array:
+    """The sum with one key more, as it is stored; None for a token that is not active."""
+    return store(z if key is None else z + key)
 
 
 def _divisor(p: Program, x: Inputs, t: int, z: Array, rounding: Any) -> Array:

@@ -14,7 +14,7 @@ from atlas_ref.oracle.dplr.program import named
 Listed = tuple[str, tuple[str, ...], str]
 
 #: Ops that lie in the layout of the case.
-MATRICES = ("decayed", "M")
+MATRICES = ("decayed", "S", "M")
 
 
 def listed(case: Any) -> list[Listed]:
@@ -30,12 +30,31 @@ def listed(case: Any) -> list[Listed]:
         ops += _of_preconditioner(own)
     if gated:
         ops.append(("gate", (gate,) if gate else (), "DPLR-1" if gate else "DPLRCASE-3"))
-    for j in range(own.steps):
+    for j in range(own.steps) if own.of.second != "S" else ():
         ops += _of_row(own, x, j, gated=gated)
+    ops += _of_momentum(own, x, gated=gated) if own.of.second == "S" else []
     if own.norm("in/q") == "l2":
         ops.append(("q", ("in/q",), "DPLRCASE-2"))
     ops += _of_normaliser(own) if own.of.second == "z" else []
     return [*ops, _of_read(own, x)]
+
+
+def _of_momentum(own: Parameters, x: Any, *, gated: bool) -> list[Listed]:
+    """The error of a token, the momentum that takes it in, and the memory that this moves."""
+    if "in/active" in x and not np.any(x["in/active"]):
+        return [("S", ("S[t-1]",), "DPLR-7"), ("M", ("M[t-1]",), "DPLR-7")]
+    key = "k" if own.norm("in/k") == "l2" else "in/k"
+    decayed = "decayed" if gated else "M[t-1]"
+    of = decayed if own.order == "before_error" else "M[t-1]"
+    ops: list[Listed] = [("decayed", ("M[t-1]", "gate"), "DPLR-21")] if gated else []
+    return [
+        *ops,
+        ("momentum", ("in/log_momentum",), "DPLR-21"),
+        ("found", (of, "in/erase_key"), "DPLR-21"),
+        ("change", ("found", "in/v", "in/eta"), "DPLR-21"),
+        ("S", ("S[t-1]", "momentum", "change", key), "DPLR-21"),
+        ("M", (decayed, "S", "in/beta"), "DPLR-21"),
+    ]
 
 
 def _of_preconditioner(own: Parameters) -> list[Listed]:

@@ -5,12 +5,13 @@ Written from the clause; it shares no code with `rules.preconditioned_keys`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.program import Inputs, Program
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
 from atlas_ref.types import Array
 from tape import ops
 
@@ -37,7 +38,8 @@ def preconditioned(p: Program, x: Inputs, rounding: Any) -> Keys:
         A = ops.stop_gradient(A) if p.held == "memory" and t else A
         before, key = A, k[..., t, :]
         writes = "in/active" not in x or bool(x["in/active"][t])
-        A = p.take("A", t, partial(_moved, x, t, A, key, rounding) if writes else partial(_same, A))
+        moved = partial(_moved, x, t, A, key, rounding) if writes else partial(as_it_is, A)
+        A = p.take("A", t, partial(_stored, p.store(x, t, rounding), moved))
         seen = before if p.precond == "before" else A
         written.append(p.take("written_key", t, partial(_scaled, p, key, seen, rounding)))
     return Keys(ops.stack(written, axis=-2), A)
@@ -61,5 +63,6 @@ def _scaled(p: Program, key: Array, A: Array, rounding: Any) -> Array:
     return key * (ops.stop_gradient(factor) if p.held == "preconditioner" else factor)
 
 
-def _same(A: Array) -> Array:
-    return A
+def _stored(store: Callable[[Array], Array], compute: Callable[[], Array]) -> Array:
+    """A state as it is stored."""
+    return store(compute())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.types import Array
@@ -19,9 +21,21 @@ def computed(op: str, t: int, compute: Callable[[], Array]) -> Array:
     return compute()
 
 
+def as_it_is(x: Array) -> Array:
+    """A state that is not rounded."""
+    return x
+
+
 def named(op: str, step: int, steps: int) -> str:
     """The name of an op of one step of a token (DPLRCASE-11)."""
     return op if steps == 1 else f"step{step}/{op}"
+
+
+#: What gradients may not go through.
+Held = Literal[
+    "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser",
+    "preconditioner", "last", "reset", "scale", "momentum",
+]  # fmt: skip
 
 
 class Program(NamedTuple):
@@ -54,6 +68,8 @@ class Program(NamedTuple):
         sum_from_zero: the sum of keys starts from zero.
         precond: what stands for the preconditioner: nothing, that of before the token, or one
             around A = 1.
+        momentum: what the memory moves by: the momentum of before the token, one of the other
+            sign, or a running average.
         held: what gradients do not go through; at a reset, what they go through beside the start.
         take: the hook at every op.
     """
@@ -81,12 +97,18 @@ class Program(NamedTuple):
     normaliser: Literal["", "absent", "bare", "at least 1", "before"] = ""
     sum_from_zero: bool = False
     precond: Literal["", "nothing", "before", "no centre"] = ""
+    momentum: Literal["", "before", "negative", "average"] = ""
     last_early: bool = False
-    held: Literal[
-        "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser",
-        "preconditioner", "last", "reset", "scale",
-    ] = ""  # fmt: skip
+    held: Held = ""
     take: Take = computed
+
+    def store(self, x: Inputs, t: int, rounding: Any) -> Callable[[Array], Array]:
+        """The rounding of a state after token t to a narrow format; none elsewhere (DPLRCASE-14)."""
+        starts = np.flatnonzero(np.asarray(x.get("in/reset", ()))[: t + 1])
+        first = int(starts[-1]) if starts.size else 0
+        rounds = self.own.rounds(t, first, x["in/q"].shape[-2])
+        stored: Callable[[Array], Array] | None = rounding.store if rounds else None
+        return as_it_is if stored is None else stored
 
     def row(self, op: str, j: int, compute: Callable[[], Array]) -> Array:
         """An op of row j, through the hook."""

@@ -26,6 +26,8 @@ TENSORS: dict[str, Tensor] = {
     "in/erase_read": Tensor("... R d_in", "no erase"),
     "in/erase_write": Tensor("... R d_in", "no erase"),
     "in/erase_scale": Tensor("... R d_out", "1"),
+    "in/eta": Tensor("... T", "by member"),
+    "in/log_momentum": Tensor("... T", "by member", high=0.0),
     "in/beta": Tensor("... R, or ... R d_out; of iplr and dplr ... R d_in", "by member"),
     "in/erase_key": Tensor("... R d_in", "by member"),
     "in/alpha": Tensor("... R d_in", "by member"),
@@ -37,12 +39,14 @@ TENSORS: dict[str, Tensor] = {
     "in/write_gate": Tensor("... R d_out", "by member"),
     "in/bonus": Tensor("d_in, or heads d_in", "no read before the write"),
     "in/M0": Tensor("... d_out d_in", "0"),
+    "in/S0": Tensor("... d_out d_in", "0"),
     "in/z0": Tensor("... d_in", "0"),
     "in/A0": Tensor("heads d_in", "0", 0.0),
     "in/active": Tensor("T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
+    "in/S_bar": Tensor("... d_out d_in", "0"),
     "in/z_bar": Tensor("... d_in", "0"),
     "in/A_bar": Tensor("heads d_in", "0"),
 }
@@ -98,12 +102,14 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         "in/q": ((*heads, T, d_in),),
         "in/retain": gates,
         "in/log_retain": gates,
-        "in/beta": (wide,) if own.of.erase == "alpha" else ((*lead, rows), (*lead, rows, d_out)),
+        "in/beta": _rates(own, wide, (*lead, rows, d_out)),
         "in/erase_scale": ((*lead, rows, d_out),),
         "in/write_gate": ((*lead, rows, d_out),),
         "in/bonus": tuple((*lead[i:], d_in) for i in range(len(lead) + 1)),
         "in/M0": (memory,),
         "in/M_bar": (memory,),
+        **dict.fromkeys(SECOND["S"], (memory,)),
+        **dict.fromkeys(("in/eta", "in/log_momentum"), ((*lead, T),)),
         **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
         **dict.fromkeys(SECOND["A"], ((*heads, d_in),)),
         **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
@@ -115,11 +121,18 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
     }
 
 
+def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> Any:
+    """The shapes of in/beta: of key channels, of a row, or of a row and of each value."""
+    if own.of.erase == "alpha":
+        return (wide,)
+    return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
+
+
 def axes(case: Any) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
     rank = len(case.inputs["in/v"].shape)
     found = {"in/active": "T", "in/reset": "T"}
-    bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"]}
+    bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
     for name in case.inputs.keys() - found.keys() - bare:
         of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain", *MADE_OF["A"])
         behind = " d" if len(case.inputs[name].shape) == rank else ""
@@ -148,10 +161,10 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _check_no_zero(own.log_chunk, inputs)
     if "in/bonus" in inputs and own.steps > 1:
         raise ValueError(f"in/bonus: a read before the write has one step, found {own.steps}")
-    if own.of.second == "A" and own.steps > 1:
+    if own.of.second in ("A", "S") and own.steps > 1:
         raise ValueError(
-            f"parameters.steps: {own.steps}, but A of member {own.member} moves once a token; 1 is "
-            "needed"
+            f"parameters.steps: {own.steps}, but {own.of.second} of member {own.member} moves once "
+            "a token; 1 is needed"
         )
     return {name: inputs[name] for name in TENSORS if name in inputs}
 
@@ -223,7 +236,10 @@ def draw(
         shape = made["in/beta_precond"][0]
         tensors["in/log_retain_precond"] = np.log(generator.uniform(0.8, 1.0, shape))
         tensors["in/beta_precond"] = generator.uniform(0.1, 0.9, shape)
-    if own.of.erase == "error":
+    if own.of.second == "S":
+        tensors["in/log_momentum"] = np.log(generator.uniform(0.3, 0.8, made["in/eta"][0]))
+        tensors["in/eta"] = generator.uniform(0.1, 0.5, made["in/eta"][0])
+    if own.of.erase in ("error", "momentum"):
         tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
     steps = np.arange(T)
     if request.pulse > 1:

@@ -21,7 +21,7 @@ from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.parts.norms import normalised
-from atlas_ref.rules import dplr, normalised_reads, preconditioned_keys
+from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
 from tape import ops
 
@@ -31,13 +31,19 @@ TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 NAMES = "|".join(
     n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset") and not n.endswith("_bar")
 )
-RESULTS = re.compile(rf"out/(y|M|z|A)|grad/({NAMES})")
-STATE = re.compile("out/(M|z|A)")
+RESULTS = re.compile(rf"out/(y|M|S|z|A)|grad/({NAMES})")
+STATE = re.compile("out/(M|S|z|A)")
 
 #: Results that a call leaves to the next one (DPLR-7).
-LEFT = {"out/M": "in/M0", "out/z": "in/z0", "out/A": "in/A0"}
+LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
 
-CLAUSES = {"out/y": "DPLR-5", "out/M": "DPLR-2", "out/z": "DPLR-19", "out/A": "DPLR-20"}
+CLAUSES = {
+    "out/y": "DPLR-5",
+    "out/M": "DPLR-2",
+    "out/z": "DPLR-19",
+    "out/A": "DPLR-20",
+    "out/S": "DPLR-21",
+}
 
 
 def _evaluate(
@@ -55,11 +61,11 @@ def _evaluate(
         if f"in/{name}" in x:
             fields[name] = x[f"in/{name}"]
     fields["k"] = x.get(members.WRITTEN, x["in/k"])
+    if member.second == "S":
+        return _with_momentum(own, x), None
     if member.gated == "heads":
         fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
-    for name in ("active", "reset"):
-        if f"in/{name}" in x:
-            fields[name] = np.asarray(x[f"in/{name}"]).astype(bool)
+    fields |= _masks(x)
     config, tokens = _config(own, x), dplr.Tokens(**fields)
     run = partial(_run, form, chunk)
     if member.second == "z":
@@ -80,17 +86,33 @@ def _normed(own: Parameters, name: str, x: Array) -> Array:
     return x / ops.sqrt(square + own.norm_eps)
 
 
-def _preconditioned(x: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Preconditioned keys of key heads, and A after the last of them (DPLR-20)."""
-    k = x["in/k"]
-    masks = {
+def _with_momentum(own: Parameters, x: Mapping[str, Array]) -> dict[str, Array]:
+    """Results of momentum_delta, which has a rule of its own (DPLR-21)."""
+    config = _config(own, x)
+    names = ("k", "v", "q", "retain", "log_retain", "log_momentum")
+    fields = {name: x[f"in/{name}"] for name in names if f"in/{name}" in x}
+    fields |= {"p": x["in/erase_key"], "step_size": x["in/eta"], "step_size_memory": x["in/beta"]}
+    M = _start(own, config, x).M
+    S = _turned(own, x["in/S0"]) if "in/S0" in x else ops.zeros_like(M)
+    tokens = momentum_delta.Tokens(**fields, **_masks(x))
+    after, y = momentum_delta.run(config, tokens, momentum_delta.State(M=M, S=S))
+    return {"out/y": y, "out/M": _turned(own, after.M), "out/S": _turned(own, after.S)}
+
+
+def _masks(x: Mapping[str, Array]) -> dict[str, Any]:
+    """Tokens that are active, and resets, where a case has them."""
+    return {
         name: np.asarray(x[f"in/{name}"]).astype(bool)
         for name in ("active", "reset")
         if f"in/{name}" in x
     }
-    tokens = preconditioned_keys.Tokens(
-        k=k, log_retain=x["in/log_retain_precond"], step_size=x["in/beta_precond"], **masks
-    )
+
+
+def _preconditioned(x: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Preconditioned keys of key heads, and A after the last of them (DPLR-20)."""
+    k = x["in/k"]
+    logs, rates = x["in/log_retain_precond"], x["in/beta_precond"]
+    tokens = preconditioned_keys.Tokens(k=k, log_retain=logs, step_size=rates, **_masks(x))
     zeros = ops.zeros_like(k, shape=(*k.shape[:-2], k.shape[-1]))
     keys = preconditioned_keys.run(tokens, preconditioned_keys.State(A=x.get("in/A0", zeros)))
     return keys.p, keys.state.A
@@ -166,6 +188,10 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
         ValueError: names the form, the reason, and the form to use instead.
     """
     own = parameters.parsed(case.header)
+    if own.of.second == "S" and form in forms.FORMS and form != "sequential":
+        raise ValueError(
+            f"form: {form} computes no momentum, which member {own.member} has; use sequential"
+        )
     forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
 
 
@@ -177,7 +203,7 @@ def _features(case: Any) -> set[str]:
         "reset": "in/reset" in case.inputs,
         "heads": len(v) > 2 and v[-3] > 1,
         "rectangular": k[-1] != v[-1],
-        "state": bool({"in/M0", "in/z0", "in/A0"} & case.inputs.keys()),
+        "state": bool({"in/M0", "in/S0", "in/z0", "in/A0"} & case.inputs.keys()),
     }
     return {name for name, value in has.items() if value}
 

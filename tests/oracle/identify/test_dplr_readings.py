@@ -34,6 +34,8 @@ def made(member=None, *, logs=False, start=True, bar=False, drop=(), events=True
         x["in/M0"] = x["in/M0"][..., : fields.get("d_out", 3), : fields.get("d_in", 3)]
     if start and parameters.parsed(case.header).of.second == "z":
         x["in/z0"] = draw.uniform(0.0, 1.0, (*x["in/v"].shape[:-2], x["in/k"].shape[-1]))
+    if start and parameters.parsed(case.header).of.second == "S":
+        x["in/S0"] = draw.standard_normal(x["in/M0"].shape)
     if start and parameters.parsed(case.header).of.second == "A":
         x["in/A0"] = draw.uniform(0.0, 1.0, (*x["in/k"].shape[:-2], x["in/k"].shape[-1]))
     if bar:
@@ -54,6 +56,7 @@ def by_value(member, **fields):
 
 
 GROUPS = {"groups": 2}
+NORMED = {"k_norm": "l2", "norm_eps": 0.01}
 CASES = {
     "rule": made(heads=2),
     "kda": made("kda", parameters=GROUPS, heads=2, logs=True, bar=True),
@@ -69,6 +72,8 @@ CASES = {
     "linear_attn": made("linear_attn", start=False),
     "squares": made("precond_kda", parameters=GROUPS, heads=2),
     "units": made("precond_gated_delta", start=False, events=False),
+    "momentum": made("momentum_delta", parameters=GROUPS, heads=2, logs=True),
+    "moved": made("momentum_delta", parameters=NORMED, start=False, d_out=2),
     "normalised": made("linear_attn_normalized", parameters=GROUPS, heads=2),
     "sums": made("linear_attn_normalized", start=False, events=False),
     "oblong": made("gla", d_out=4, heads=2, start=False),
@@ -80,7 +85,7 @@ def of_case(case):
     own = parameters.parsed(case.header)
     scale = 1.0 if own.scale == 1 else case.inputs["in/k"].shape[-1] ** -0.5
     return types.SimpleNamespace(
-        erase=own.of.erase, decay=own.order, scale=scale, steps=own.steps, groups=own.groups,
+        erase=own.of.erase, decay=own.order, order=own.order, scale=scale, steps=own.steps, groups=own.groups,
         k_norm=own.norm("in/k"), q_norm=own.norm("in/q"), eps=own.norm_eps,
         second=own.of.second, floor=own.of.floor,
     )  # fmt: skip
@@ -182,6 +187,8 @@ HELD = [
     ("qwen3_next", "norm held"),
     ("normalised", "normaliser held"),
     ("squares", "preconditioner held"),
+    ("momentum", "momentum held"),
+    ("momentum", "eta held"),
     ("kda", "erase_read held"),
     ("kda", "beta held"),
     ("kda", "M0 held"),
@@ -200,7 +207,7 @@ HELD = [
 def gradients(case, mistake):
     """Derivatives by complex steps, in which a part that is held fixed has no imaginary part."""
     bars = {"y": case.inputs["in/y_bar"]}
-    bars |= {name: case.inputs.get(f"in/{name}_bar", 0.0) for name in ("M", "z", "A")}
+    bars |= {name: case.inputs.get(f"in/{name}_bar", 0.0) for name in ("M", "z", "A", "S")}
     found = {}
     for name in (each[3:] for each in case.inputs if each[3:] in STEPPED):
         x, slopes = case.inputs[f"in/{name}"], []
@@ -213,15 +220,16 @@ def gradients(case, mistake):
     return found
 
 
+MOMENTUM = ("eta", "log_momentum", "erase_key", "S0")
 PRECOND = ("log_retain_precond", "beta_precond", "A0")
 STEPPED = (
     *("k", "v", "q", "retain", "log_retain", "beta", "M0", "bonus"),
-    *("a", "alpha", "erase_gate", "write_gate", "erase_scale", "z0", *PRECOND),
+    *("a", "alpha", "erase_gate", "write_gate", "erase_scale", "z0", *PRECOND, *MOMENTUM),
 )
 
 
 @pytest.mark.clause("DPLRCASE-1")
-@pytest.mark.parametrize("name", ["kda", "qwen3_next", "normalised", "squares"])
+@pytest.mark.parametrize("name", ["kda", "qwen3_next", "normalised", "squares", "momentum"])
 def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name):
     case = CASES[name]
     want = evaluate(case, grad=True).tensors

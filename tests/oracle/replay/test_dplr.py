@@ -39,6 +39,8 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
     if start and parameters.parsed(case.header).of.second == "z":
         sums = (*x["in/v"].shape[:-2], x["in/k"].shape[-1])
         x |= {"in/z0": draw.uniform(0.0, 1.0, sums), "in/z_bar": draw.standard_normal(sums)}
+    if start and parameters.parsed(case.header).of.second == "S":
+        x |= {name: draw.standard_normal(shape) for name in ("in/S0", "in/S_bar")}
     if start and parameters.parsed(case.header).of.second == "A":
         squares = (*x["in/k"].shape[:-2], x["in/k"].shape[-1])
         x |= {"in/A0": draw.uniform(0.0, 1.0, squares), "in/A_bar": draw.standard_normal(squares)}
@@ -73,9 +75,17 @@ CASES = {
     "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
     "squares": made("precond_kda", parameters={"groups": 2, **KEYS}),
+    "momentum": made("momentum_delta", parameters={"groups": 2, **KEYS}, logs=True, d_out=2),
+    "turned": made(
+        "momentum_delta",
+        parameters={"decay": "before_error", "state_layout": "(d_in, d_out)"},
+        d_out=2,
+    ),
     "normalised": made("linear_attn_normalized", parameters={"groups": 2, "steps": 2, **KEYS}),
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
+MEMORIES = ("M0", "M_bar", "S0", "S_bar")
+NUDGED = ("rule", "product", "normalised", "momentum")
 OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
 
 
@@ -84,7 +94,7 @@ def of_case(case: Any) -> tuple[dict[str, Any], Any]:
     own = parameters.parsed(case.header)
     x = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
     if own.state_layout == "(d_in, d_out)":
-        x |= {name: x[name].swapaxes(-1, -2) for name in ("M0", "M_bar") if name in x}
+        x |= {name: x[name].swapaxes(-1, -2) for name in MEMORIES if name in x}
     settings = types.SimpleNamespace(
         erase=own.of.erase, order=own.order, steps=own.steps, groups=own.groups,
         scale=1.0 if own.scale == 1 else x["k"].shape[-1] ** -0.5, eps=own.norm_eps,
@@ -114,7 +124,7 @@ def test_every_op_and_its_adjoint_are_those_of_loops(name: str) -> None:
     case = CASES[name]
     x, own = of_case(case)
     bars = {"y": x["y_bar"], "M": x.get("M_bar", 0.0), "z": x.get("z_bar", 0.0)}
-    bars["A"] = x.get("A_bar", 0.0)
+    bars |= {name: x.get(f"{name}_bar", 0.0) for name in ("A", "S")}
     recorded, wanted = trace(case, grad=True), planted(case, kind=float)
     assert set(recorded) == set(wanted) | {n.replace("trace/", "trace_grad/") for n in wanted}
     for op in (n[6:] for n in wanted):
@@ -149,14 +159,13 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
 
 
 @pytest.mark.clause("DPLRCASE-12", "REPLAY-11", "REPLAY-15")
-@pytest.mark.parametrize(
-    ("name", "op"), [(n, op) for n, op in OPS if n in ("rule", "product", "normalised")]
-)
+@pytest.mark.parametrize(("name", "op"), [(n, op) for n, op in OPS if n in NUDGED])
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     assert_first_wrong(CASES[name], op)
 
 
 BONUS = "as if the bonus was added to a read after the write"
+MOVED = "as if the memory moved by the momentum of before its token"
 PLANTED = [
     ("plain", "other order", "found", 1, "parameters.decay=after_error"),
     ("kda", "other order", "found", 0, "parameters.decay=after_error"),
@@ -174,6 +183,8 @@ PLANTED = [
         0,
         "as if pairs were written along keys as they are",
     ),
+    ("momentum", "momentum late", "M", 0, MOVED),
+    ("momentum", "momentum average", "S", 0, "as if S was a running average"),
     ("kda", "round robin", "erase_read", 0, "as if value heads took key heads round robin"),
 ]
 

@@ -109,7 +109,7 @@ def test_a_case_without_a_member_is_the_loop_that_the_clauses_print(decay, layou
         assert_close("M", last if layout == "(d_out, d_in)" else last.T, M, ANALYTIC)
 
 
-@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19", "DPLR-20")
+@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", NAMES)
 def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member):
     case = drawn(member)
@@ -188,6 +188,13 @@ def test_settings_without_effect_are_void_and_features_are_named():
         ("precond_kda", {"A0": np.ones((2, 3))}, r"in/A0: shape \(2, 3\), expected \(2, 4\)"),
         ("kda", {"A0": np.ones((2, 4))}, "in/A0: unknown tensor for member kda"),
         ("linear_attn_normalized", {"z0": np.ones((2, 1, 4))}, r"in/z0: shape \(2, 1, 4\), exp"),
+        ("momentum_delta", {"S0": np.ones((2, 4, 3))}, r"in/S0: shape \(2, 4, 3\), expected"),
+        ("momentum_delta", {"beta": np.ones((2, 5, 3))}, r"in/beta: shape \(2, 5, 3\), expected"),
+        (
+            "momentum_delta",
+            {"log_momentum": np.ones((2, 5))},
+            "in/log_momentum: entries must be at",
+        ),
         (None, {"parameters": {"steps": 2}}, "in/v: 5 rows, expected whole tokens"),
         ("kda", {"parameters": {"member": "kda", "groups": 3}}, "in/v: leading axes"),
         ("kda", {"drop": ("in/beta",)}, r"in/beta: missing, axes \(\.\.\. R"),
@@ -250,7 +257,7 @@ def test_a_drawn_case_depends_on_its_member():
 
 @pytest.mark.clause("DPLRCASE-13")
 @pytest.mark.parametrize("form", [{"form": "scan"}, {"form": "chunk", "chunk": 2}])
-@pytest.mark.parametrize("member", NAMES)
+@pytest.mark.parametrize("member", [name for name in NAMES if name != "momentum_delta"])
 def test_another_form_computes_the_case_and_says_so(member, form, tmp_path):
     case = drawn(member)
     case = changed(case, M0=np.random.default_rng(4).standard_normal((2, 3, 4)))
@@ -274,6 +281,14 @@ def test_a_form_that_does_not_compute_a_case_is_refused_with_the_reason(form):
         evaluate(case, form=form)
     with pytest.raises(atlas_ref.CaseError, match="form: 'exact', expected one of sequential, sc"):
         evaluate(case, form="exact")
+
+
+@pytest.mark.clause("DPLRCASE-13", "DPLR-21")
+@pytest.mark.parametrize("form", ["scan", "chunk"])
+def test_a_form_without_a_momentum_is_refused_by_the_name_of_the_member(form):
+    words = f"form: {form} computes no momentum, which member momentum_delta has; use sequential"
+    with pytest.raises(atlas_ref.CaseError, match=words):
+        evaluate(drawn("momentum_delta"), form=form)
 
 
 @pytest.mark.clause("DPLRCASE-13")

@@ -178,3 +178,51 @@ def test_another_format_or_count_is_refused_by_the_reader_and_the_schema(
         jsonschema.validate(header, case_schema())
     header["parameters"] |= {"state_dtype": "bfloat16", "state_every": 64}
     jsonschema.validate(header, case_schema())
+
+
+def with_second(case: Case, kept: Any) -> dict[str, Any]:
+    """momentum_delta, normalised reads or preconditioned KDA, whose states are in `kept`."""
+    x = {name[3:]: np.asarray(value, np.float32) for name, value in case.inputs.items()}
+    k, v, q, scale = x["k"], x["v"], x["q"], np.float32(6**-0.5)
+    M, S, z, A = (np.zeros((2, *shape), np.float32) for shape in ((5, 6), (5, 6), (6,), (6,)))
+    member, reads = (case.header.parameters or {})["member"], []
+    for t in range(T):
+        own = k[:, t]
+        if member == "momentum_delta":
+            error = np.einsum("hoi,hi->ho", M, x["erase_key"][:, t]) - v[:, t]
+            change = (x["eta"][:, t, None] * error)[:, :, None] * own[:, None, :]
+            S = np.exp(x["log_momentum"][:, t])[:, None, None] * S + change
+            M = M * x["retain"][:, t, None, :] - x["beta"][:, t, None, None] * S
+        elif member == "precond_kda":
+            A = np.exp(x["log_retain_precond"][:, t, None]) * A
+            A = A + x["beta_precond"][:, t, None] * own * own
+            A = A.astype(kept).astype(np.float32)
+            r = np.log(A + np.float32(1e-6)) + np.float32(0.2)
+            M = M * x["retain"][:, t, None, :]
+            error = x["beta"][:, t, None] * (v[:, t] - np.einsum("hoi,hi->ho", M, own))
+            along = own * np.float32(1.5) ** (-r / (1 + np.abs(r)))
+            M = M + error[:, :, None] * along[:, None, :]
+        else:
+            z, M = z + own, M + v[:, t, :, None] * own[:, None, :]
+        M, S, z = (state.astype(kept).astype(np.float32) for state in (M, S, z))
+        y = scale * np.einsum("hoi,hi->ho", M, q[:, t])
+        share = scale * np.sum(z * q[:, t], axis=-1, keepdims=True) + np.float32(1e-10)
+        reads.append(y / share if member == "linear_attn_normalized" else y)
+    states = {"out/M": M, "out/S": S, "out/z": z, "out/A": A}
+    own_states = {"momentum_delta": "MS", "precond_kda": "MA", "linear_attn_normalized": "Mz"}
+    kept_states = {name: states[name] for name in (f"out/{each}" for each in own_states[member])}
+    return {"out/y": np.stack(reads, axis=1), **kept_states}
+
+
+@pytest.mark.clause("DPLRCASE-14", "DPLR-19", "DPLR-20", "DPLR-21")
+@pytest.mark.parametrize("member", ["momentum_delta", "precond_kda", "linear_attn_normalized"])
+def test_a_second_state_in_a_narrow_format_passes_where_it_is_declared(member: str) -> None:
+    def case(**declared: Any) -> Case:
+        request = Request(rule="dplr", parameters={"member": member, **declared}, **SIZES)
+        return stored(new(request), "float32")
+
+    declared, plain = case(state_dtype="bfloat16"), case()
+    narrow = with_second(declared, ml_dtypes.bfloat16)
+    assert set(verdicts(declared, narrow).values()) == {"PASS"}
+    assert "WRONG" in verdicts(plain, narrow).values()
+    assert set(verdicts(plain, with_second(plain, np.float32)).values()) == {"PASS"}

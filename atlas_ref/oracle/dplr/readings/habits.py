@@ -22,6 +22,7 @@ def habits(at: Seen) -> list[Reading]:
         *_of_norm(at),
         *_of_normaliser(at),
         *_of_preconditioner(at),
+        *_of_momentum(at),
         *_of_state(at),
         *_of_events(at),
         *_of_tokens(at),
@@ -38,7 +39,7 @@ def _of_gate(at: Seen) -> Iterator[Reading]:
     """A gate at another place, of another axis, token or scale."""
     if at.gated:
         yield _mistake("gate after write", "the gate came after the write", gate_after="write")
-        if at.erases:
+        if at.erases and at.own.of.second != "S":
             words = "the gate came between the erase and the write"
             yield _mistake("gate after erase", words, gate_after="erase")
         if at.own.steps > 1:
@@ -82,7 +83,8 @@ def _of_erase(at: Seen) -> Iterator[Reading]:
     kind = at.own.of.erase
     yield _mistake("no erase", "nothing was erased", erases="nothing")
     yield _mistake("erase adds", "the erase was added", erases="adds")
-    yield _mistake("late erase", "the erase read the memory after the write", erase_late=True)
+    if kind != "momentum":
+        yield _mistake("late erase", "the erase read the memory after the write", erase_late=True)
     if kind in ("error", "gates") and at.own.norm("in/k") == "l2":
         words = "the erase read with the key without its norm"
         yield _mistake("erase of bare key", words, erase_of="bare key")
@@ -127,7 +129,12 @@ def _of_rates(at: Seen) -> Iterator[Reading]:
 
 
 #: Tensors that weigh an erase or a write, by the formula of the erase.
-RATES = {"error": ("beta",), "gates": ("erase_gate", "write_gate"), "kk": ("a",)}
+RATES = {
+    "error": ("beta",),
+    "gates": ("erase_gate", "write_gate"),
+    "kk": ("a",),
+    "momentum": ("beta", "eta"),
+}
 
 
 def _of_rates_per_value(at: Seen) -> Iterator[Reading]:
@@ -183,6 +190,30 @@ def _of_normaliser(at: Seen) -> Iterator[Reading]:
     yield _mistake("normaliser at least 1", words, normaliser="at least 1")
     if "in/z0" in at.inputs:
         yield _mistake("z0 ignored", "in/z0 was absent", sum_from_zero=True)
+
+
+def _of_momentum(at: Seen) -> Iterator[Reading]:
+    """A momentum of another gate, sign, rate or token."""
+    if at.own.of.second != "S":
+        return
+    name = "in/log_momentum"
+    yield _mistake("no momentum", "the momentum was 0", _changed(name, _logs_of_zero))
+    words = "the momentum was 1"
+    yield _mistake("momentum of 1", words, _changed(name, lambda x: ops.zeros_like(x)))
+    words = "the log of the momentum was to base 2"
+    yield _mistake("momentum of base 2", words, _changed(name, lambda x: x * math.log(2.0)))
+    words = "the memory moved by the momentum of before its token"
+    yield _mistake("momentum late", words, momentum="before")
+    yield _mistake("momentum negative", "S had the other sign", momentum="negative")
+    yield _mistake("momentum average", "S was a running average", momentum="average")
+    words = "in/eta and in/beta were exchanged"
+    yield _mistake("rates exchanged", words, _exchanged("in/eta", "in/beta"))
+    if "in/S0" in at.inputs:
+        yield _mistake("S0 ignored", "in/S0 was absent", _without("in/S0"))
+
+
+def _logs_of_zero(x: Array) -> Array:
+    return ops.zeros_like(x) + np.asarray(-np.inf, x.dtype)
 
 
 def _of_preconditioner(at: Seen) -> Iterator[Reading]:
@@ -279,6 +310,8 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
         yield _held("memory", "no gradient went from a token to the memory before it")
     if at.own.of.second == "z":
         yield _held("normaliser", "no gradient went through what reads are divided by")
+    if at.own.of.second == "S" and at.tokens > 1:
+        yield _held("momentum", "no gradient went from a token to the momentum before it")
     if at.own.of.second == "A":
         yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
     if at.own.groups > 1:

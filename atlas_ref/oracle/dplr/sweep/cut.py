@@ -20,8 +20,9 @@ PLAINER = (None, "linear_attn", "simple_gla", "delta", "gated_delta")
 
 #: Tensors that a case may lack, those that need each other together.
 OPTIONAL = (
-    ("in/M0", "in/M_bar", "in/z0", "in/z_bar"),
     ("in/z0", "in/z_bar"),
+    ("in/S0", "in/S_bar"),
+    ("in/S0",),
     ("in/A0", "in/A_bar"),
     ("in/A0",),
     ("in/z0",),
@@ -36,6 +37,10 @@ OPTIONAL = (
     ("in/bonus",),
     ("in/y_bar", "in/M_bar"),
 )
+
+
+#: Tensors that lie in the layout of the case.
+MEMORIES = ("in/M0", "in/M_bar", "in/S0", "in/S_bar")
 
 
 class _Shape(NamedTuple):
@@ -140,7 +145,7 @@ def _without(case: Any, *names: str) -> Candidate:
     fields = _with(case, without(case.header.plain().get("parameters", {}), *names))
     turned = parsed(header_of(case, fields)).state_layout != parsed(case.header).state_layout
     found = {
-        name: x.swapaxes(-1, -2) if turned and name in ("in/M0", "in/M_bar") else x
+        name: x.swapaxes(-1, -2) if turned and name in MEMORIES else x
         for name, x in case.inputs.items()
     }
     return Candidate(fields, found)

@@ -72,7 +72,7 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     drawn |= dict.fromkeys(idle - set(choices), "absent")
     if "rates" not in choices and not _erases(member.erase, drawn["erase"]):
         drawn["rates"] = "row"
-    single = drawn["bonus"] != "absent" or (named and (member.bonus or member.second == "A"))
+    single = drawn["bonus"] != "absent" or (named and (member.bonus or member.second in ("A", "S")))
     if single and "steps" not in choices:
         drawn["steps"] = 1
     settings = {each: drawn.pop(each) for each in OF_PARAMETERS}
@@ -172,10 +172,10 @@ def _short(x: Any) -> Any:
 
 def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
     """A third of gates and rates exactly 0 or 1, of logs of gates one of `_EDGES`."""
-    for name in ("in/retain", "in/beta", "in/beta_precond"):
+    for name in ("in/retain", "in/beta", "in/eta", "in/beta_precond"):
         if name in inputs:
             some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
-    for name in ("in/log_retain", "in/log_retain_precond"):
+    for name in ("in/log_retain", "in/log_momentum", "in/log_retain_precond"):
         if name in inputs:
             logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs[name].shape)]
             some(inputs, name, draw, logs)
@@ -224,7 +224,7 @@ def _gentle(inputs: Arrays) -> None:
 def slow(inputs: Arrays, draw: np.random.Generator) -> None:
     """Gates, rates and erases that change a memory slowly, for hundreds of tokens (SWEEP-12)."""
     _gentle(inputs)
-    for name in ("beta", "erase_write", "erase_gate", "a"):
+    for name in ("beta", "eta", "erase_write", "erase_gate", "a"):
         if f"in/{name}" in inputs:
             inputs[f"in/{name}"] = inputs[f"in/{name}"].astype(np.float64) / 16
 
