@@ -644,7 +644,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gates read phi(k)",
         "atlas_ref.layers.projection:project",
         Edited(
-            "keys_normalised(k, convention.k_norm, convention)",
+            "key_of_gates(k, convention)",
             "sequence.mapped(config, params.phi, k, 'none')",
         ),
         values("token-norm"),
@@ -653,7 +653,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gate-reads-raw-key",
         "gates read the key before its norm",
         "atlas_ref.layers.projection:project",
-        Edited("keys_normalised(k, convention.k_norm, convention)", "k"),
+        Edited("key_of_gates(k, convention)", "k"),
         values("token-norm"),
     ),
     Mutant(

@@ -29,8 +29,8 @@ def wide(case: Case, name: str) -> np.ndarray[Any, Any]:
     return case.inputs[name].astype(np.float64)
 
 
-#: Parameters that say how a program keeps its state: they change no result, and are not drawn.
-DECLARED = ("state_dtype", "state_every")
+#: Parameters that say how a program stores or cumulates: they change no result, and are not drawn.
+DECLARED = ("state_dtype", "state_every", "log_chunk")
 
 
 @pytest.mark.clause("SWEEP-2", "SWEEP-12", "SWEEP-16")
