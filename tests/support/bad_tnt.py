@@ -52,6 +52,9 @@ HEADER = {
     "a key of another rule": Bad(
         "combine: the rule tnt has none; it has schema", header={"combine": "softmax"}
     ),
+    "a feature map": Bad(
+        "feature_map: the rule tnt has none; it has schema", header={"feature_map": {"kind": "elu"}}
+    ),
     "window as a key": Bad(
         "window: the rule tnt has none; it is parameters.window", header={"window": 2}
     ),
@@ -112,6 +115,19 @@ PARAMETERS = {
         "parameters.locals.0.base: previous is a momentum", local={"base": "previous"}, schema=False
     ),
     "an unknown read": Bad("parameters.locals.0.read: must be", local={"read": "call_end"}),
+    "a late read of the global memory": Bad(
+        "parameters.global.read: must be", parameters={"global": {"span": 4, "read": "call_end"}}
+    ),
+    "a gated combination": Bad(
+        "parameters.combine: the rule tnt has none; it has rule", parameters={"combine": "gated"}
+    ),
+    "a gated projection": Bad(
+        "parameters.locals.0.projection.gate: unknown key", local={"projection": {"gate": "given"}}
+    ),
+    "a projection of the global memory": Bad(
+        "parameters.global.projection: unknown key",
+        parameters={"global": {"span": 4, "projection": {"kind": "sum_outer"}}},
+    ),
     "a momentum of delta": Bad(
         "parameters.locals.0.reset_momentum: carry, but delta has no momentum",
         parameters={"rule": "delta"},
