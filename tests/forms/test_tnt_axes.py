@@ -14,6 +14,7 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt import projection
 from atlas_ref.forms.tnt.projection import projected
 from atlas_ref.forms.tnt.state import Keys
+from atlas_ref.oracle.subjects import tnt as subject
 from tape import ops
 from tape.nested import flatten
 from tests.support.close import assert_close, assert_differs, reordered
@@ -325,6 +326,19 @@ def test_the_size_of_a_key_never_shows_in_a_norm_per_key(size: float) -> None:
     local = setup(locals_=1, has_global=False).config.local_memories[0]
     found = [projected(local, tnt.Initial(), each, q, empty(4), 0)[1] for each in (k, size * k)]
     assert_close("q'", found[1], found[0], reordered(8))
+
+
+@pytest.mark.clause("TNT-9")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_keys_at_the_ends_of_a_format_are_brought_to_length_one(dtype: Any) -> None:
+    """Subnormal keys too, whose inverse the format does not hold: powers of two change no bit."""
+    limits = np.finfo(dtype)
+    k = np.random.default_rng(5).integers(-50, 51, (40, 4)).astype(dtype)
+    want = k / np.sqrt(np.sum(k * k, axis=-1, keepdims=True))
+    for exponent in (limits.minexp - limits.nmant, limits.minexp, limits.maxexp - 7):
+        sized = np.ldexp(k, exponent)
+        for own in (projection.unit, subject.projection.unit):
+            np.testing.assert_array_equal(own(sized), want)
 
 
 @pytest.mark.clause("TNT-10")

@@ -386,6 +386,11 @@ WRONG: list[tuple[Any, str]] = [
         lambda: tnt.Projection(kind="orthogonal", range="window", window=2),
         "not defined for kind orthogonal",
     ),
+    (lambda: tnt.Projection(kind="orthogonal", dependent=1.0), "dependent"),
+    (
+        lambda: tnt.Config(global_memory=tnt.Global(config=DELTA, span=2), origin=True),
+        "must be 0 or 1, found true",
+    ),
 ]
 
 

@@ -93,6 +93,12 @@ PARAMETERS = {
     "a window of 0": Bad("parameters.window: must be at least 1", parameters={"window": 0}),
     "an unknown preset": Bad("parameters.preset: must be", parameters={"preset": "printed"}),
     "tokens from 2": Bad("parameters.origin: must be 0 or 1", parameters={"origin": 2}),
+    "tokens from true": Bad(
+        "parameters.origin: must be 0 or 1, found true", parameters={"origin": True}
+    ),
+    "tokens from 1.0": Bad(
+        "parameters.origin: must be 0 or 1, found 1.0", parameters={"origin": 1.0}, schema=False
+    ),
     "a global memory without a span": Bad(
         "parameters.global.span: missing", parameters={"global": {}}
     ),
@@ -136,6 +142,10 @@ PARAMETERS = {
     ),
     "an unknown projection": Bad(
         "parameters.locals.0.projection.kind: must be", local={"projection": {"kind": "outer"}}
+    ),
+    "every key dependent": Bad(
+        "parameters.locals.0.projection.dependent: must be less than 1, found 1e+300",
+        local={"projection": {"kind": "orthogonal", "dependent": 1e300}},
     ),
     "a range window without a window": Bad(
         "parameters.locals.0.projection: window: None, but range window needs one",

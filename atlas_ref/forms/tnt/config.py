@@ -10,9 +10,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from atlas_ref.forms import support
+from atlas_ref.messages import shown
 from atlas_ref.rules import RULES, Rule, rule_of
 from atlas_ref.types import Frozen
 
@@ -22,6 +23,17 @@ else:
     RuleConfig = functools.reduce(operator.or_, (rule.Config for rule in RULES.values()))
 
 Count = Annotated[int, Field(ge=1)]
+
+
+def _counted(value: Any) -> Any:
+    """A whole number; a literal would take true and 1.0 for one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"must be 0 or 1, found {shown(value)}")
+    return value
+
+
+#: Number of a document's first token.
+Origin = Annotated[Literal[0, 1], BeforeValidator(_counted)]
 
 #: Reads that see tokens after their own (TNT-25).
 LATE = ("chunk_end", "call_end")
@@ -43,7 +55,7 @@ class Projection(Frozen):
         norm: each outer product is divided by its key's squared norm; by nothing, which takes keys
             of length one for granted; or their sum by the sum of squared norms.
         dependent: kind orthogonal counts a key as one of the span when its rest is shorter than
-            this share of it.
+            this share of it, above 0 and below 1.
         gate: none, or given: a query is (1 - g) q + g P q, with a gate g of its token (TNT-24).
     """
 
@@ -52,7 +64,7 @@ class Projection(Frozen):
     window: Count | None = None
     own: Literal["inclusive", "exclusive"] = "inclusive"
     norm: Literal["per_key", "unit_keys_assumed", "sum_of_norms"] = "per_key"
-    dependent: PositiveFloat = 1e-8
+    dependent: Annotated[float, Field(gt=0, lt=1)] = 1e-8
     gate: Literal["none", "given"] = "none"
 
     @model_validator(mode="after")
@@ -237,7 +249,7 @@ class Config(Frozen):
 
     global_memory: Global | None
     local_memories: tuple[Local, ...] = ()
-    origin: Literal[0, 1] = 0
+    origin: Origin = 0
     combine: Literal["sum", "gated"] = "sum"
 
     @model_validator(mode="after")

@@ -114,7 +114,7 @@ def unit(k: Array) -> Array:
     """k / |k|, and 0 for a zero key, which contributes nothing (TNT-9).
 
     Where squares are large or small a key is first divided by a power of two near its largest
-    entry; the quotient does not depend on it.
+    entry, as far as the format has its inverse; the quotient does not depend on it.
     """
     with np.errstate(over="ignore", under="ignore"):  # of squares that are then not used
         squares = ops.sum(k * k, axis=-1, keepdims=True)
@@ -124,8 +124,9 @@ def unit(k: Array) -> Array:
     bare = np.abs(np.real(ops.stop_gradient(k)))
     top = np.max(bare, axis=-1, keepdims=True)
     present = top > 0
-    scale = np.ldexp(np.ones_like(top), -np.frexp(np.where(present, top, 1.0))[1])
-    k = k * scale.astype(bare.dtype)
+    most = np.finfo(bare.dtype).maxexp - 2
+    power = np.minimum(-np.frexp(np.where(present, top, 1.0))[1], most)  # of subnormal keys too
+    k = k * np.ldexp(np.ones_like(top), power).astype(bare.dtype)
     squares = ops.sum(k * k, axis=-1, keepdims=True)
     return ops.where(present, k / ops.sqrt(ops.where(present, squares, 1.0)), 0.0)
 

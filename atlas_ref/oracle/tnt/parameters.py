@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms import tnt
-from atlas_ref.forms.tnt.config import LATE
+from atlas_ref.forms.tnt.config import LATE, Origin
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.oracle.subjects.subject import LEVELS
@@ -86,7 +86,7 @@ class Parameters(_Base):
     rule: Name = Field("titans_lmm", description="of every memory")
     window: Count = Field(1, description="c of rule omega, tokens that the gradient looks at")
     preset: PresetName = Field("paper", description="whose settings stand where none is stated")
-    origin: Literal[0, 1] = Field(0, description="number of the first token")
+    origin: Origin = Field(0, description="number of the first token")
     global_: GlobalMemory | None = Field(None, alias="global", description="null for none")
     locals_: Annotated[tuple[LocalMemory, ...], Field(max_length=LEVELS)] = Field(
         (), alias="locals", description="local memories"

@@ -175,7 +175,9 @@ def unit(k: Array) -> Array:
     bare = np.abs(np.real(ops.stop_gradient(k)))
     top = np.max(bare, axis=-1, keepdims=True)
     some = top > 0
-    scaled = k * (1.0 / np.exp2(np.floor(np.log2(np.where(some, top, 1.0))))).astype(bare.dtype)
+    least = np.finfo(bare.dtype).tiny  # the inverse of a smaller one is infinite
+    power = np.exp2(np.floor(np.log2(np.maximum(np.where(some, top, 1.0), least))))
+    scaled = k * (1.0 / power).astype(bare.dtype)
     squares = ops.sum(scaled * scaled, axis=-1, keepdims=True)
     return ops.where(some, scaled / ops.sqrt(ops.where(some, squares, 1.0)), 0.0)
 
