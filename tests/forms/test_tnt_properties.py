@@ -401,6 +401,36 @@ def test_settings_that_mean_nothing_are_refused(wrong: Any, words: str) -> None:
         wrong()
 
 
+@pytest.mark.clause("TNT-11")
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({"range": "window", "window": 3}, "total: missing, but projection sum_outer"),
+        ({"kind": "none"}, "total: missing, but projection sum_outer"),
+        ({"norm": "sum_of_norms"}, "size: given, but projection sum_outer"),
+    ],
+)
+def test_a_state_of_another_projection_is_refused(held: dict[str, Any], words: str) -> None:
+    """In the middle of a chunk, where such keys would be missed or take no part."""
+    asked, other = (
+        tnt.Config(
+            global_memory=None,
+            local_memories=(
+                tnt.Local(config=DELTA, span=4, shard=8, projection=tnt.Projection(**own)),
+            ),
+        )
+        for own in ({}, held)
+    )
+    params = tnt.Params(memories=(tnt.Initial(),))
+    tokens = setup(rule="delta", locals_=1, has_global=False).tokens()
+    tokens = tokens[0] if isinstance(tokens, tuple) else tokens
+    start = tnt.start(other, params)
+    state, _ = tnt.run(other, params, pieces.cut(tokens, 0, 3), start)
+    for of in (tnt.run, tnt.retrieve):
+        with pytest.raises(ValueError, match=rf"state.places\[0\].keys.{words}"):
+            of(asked, params, pieces.cut(tokens, 3, 6), state)
+
+
 @pytest.mark.clause("TNT-1", "TNT-2", "TNT-13")
 def test_calls_that_contradict_the_settings_are_refused() -> None:
     setting = setup("titans_lmm", 2)

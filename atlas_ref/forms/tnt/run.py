@@ -15,7 +15,7 @@ from atlas_ref.forms.tnt import pieces
 from atlas_ref.forms.tnt.config import Config, Global
 from atlas_ref.forms.tnt.gates import Gates, cut, given, weighed
 from atlas_ref.forms.tnt.memories import global_run, local_run
-from atlas_ref.forms.tnt.state import Params, State, check_params, start_like
+from atlas_ref.forms.tnt.state import Params, State, check_keys, check_params, start_like
 from atlas_ref.rules import sequence
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
@@ -88,6 +88,8 @@ def parted(
             raise ValueError("active: every token of a TNT writes, found one that does not")
         if own.k.shape != each[0].k.shape or not np.array_equal(own.reset, each[0].reset):
             raise ValueError("tokens: keys of one shape and the same resets are needed in all")
+    for i, (memory, place) in enumerate(zip(config.memories, state.places, strict=True)):
+        check_keys(f"state.places[{i}].keys", memory, place.keys, each[0].k.shape[:-2])
     return each
 
 

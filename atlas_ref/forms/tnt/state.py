@@ -199,15 +199,42 @@ def chunk_place(local: Local, position: Any) -> Any:
 
 
 def _no_keys(memory: Global | Local, leading: tuple[int, ...], like: Array) -> Keys:
+    shapes = _key_shapes(memory, leading)
+    return Keys(**{name: _zeros(shape, like) for name, shape in shapes.items()})
+
+
+def _key_shapes(memory: Global | Local, leading: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what a projection holds before the first key (TNT-11)."""
     if memory.projection.kind in ("none", "learned"):
-        return Keys()
+        return {}
     d, projection = memory.config.d_in, memory.projection
     if projection.range == "window":
-        return Keys(rows=_zeros((*leading, 0, d), like))
+        return {"rows": (*leading, 0, d)}
     summed = projection.kind == "sum_outer" and projection.norm == "sum_of_norms"
-    return Keys(
-        total=_zeros((*leading, d, d), like), size=_zeros(leading, like) if summed else None
-    )
+    return {"total": (*leading, d, d), **({"size": leading} if summed else {})}
+
+
+def check_keys(where: str, memory: Global | Local, keys: Keys, leading: tuple[int, ...]) -> None:
+    """Refuse keys of a state that are those of another projection (TNT-11).
+
+    Raises:
+        ValueError: names the tensor, what was found and what is needed.
+    """
+    shapes, projection = _key_shapes(memory, leading), memory.projection
+    for name in Keys.model_fields:
+        found, wanted = getattr(keys, name), shapes.get(name)
+        if (found is None) != (wanted is None):
+            raise ValueError(
+                f"{where}.{name}: {'missing' if found is None else 'given'}, but projection "
+                f"{projection.kind} of range {projection.range} and norm {projection.norm} "
+                f"{'needs it' if found is None else 'takes none'}"
+            )
+        if found is None or wanted is None:
+            continue
+        if name == "rows":  # as many as there were
+            wanted = (*wanted[:-2], found.shape[-2], wanted[-1])
+        if found.shape != wanted:
+            raise ValueError(f"{where}.{name}: shape {found.shape}, expected {wanted}")
 
 
 def _zeros(shape: tuple[int, ...], like: Array) -> Array:
