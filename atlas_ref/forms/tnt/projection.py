@@ -126,7 +126,8 @@ def unit(k: Array) -> Array:
     present = top > 0
     most = np.finfo(bare.dtype).maxexp - 2
     power = np.minimum(-np.frexp(np.where(present, top, 1.0))[1], most)  # of subnormal keys too
-    k = k * np.ldexp(np.ones_like(top), power).astype(bare.dtype)
+    scale = np.ldexp(np.ones_like(top), power)
+    k = k * scale.astype(bare.dtype)
     squares = ops.sum(k * k, axis=-1, keepdims=True)
     return ops.where(present, k / ops.sqrt(ops.where(present, squares, 1.0)), 0.0)
 
