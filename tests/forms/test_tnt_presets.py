@@ -81,6 +81,7 @@ def test_the_literal_reading_is_cut_anywhere() -> None:
 def test_a_preset_that_cannot_be_is_refused() -> None:
     for changes, words in (
         ({"name": "paper-2"}, "preset: 'paper-2' is not one of paper, paper-literal, paper-app-c"),
+        ({"name": "nl-hecate"}, r"paper-app-c; that is atlas_ref\.forms\.tnt\.clone"),
         ({"shards": (6,)}, "shards: 1, expected one for each of 3 spans"),
     ):
         name = str(changes.pop("name", "paper"))

@@ -313,7 +313,8 @@ def preset(
             reading is not defined.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset: {name!r} is not one of {', '.join(PRESETS)}")
+        clones = "; that is atlas_ref.forms.tnt.clone" if name == "nl-hecate" else ""
+        raise ValueError(f"preset: {name!r} is not one of {', '.join(PRESETS)}{clones}")
     if len(spans) != len(shards):
         raise ValueError(f"shards: {len(shards)}, expected one for each of {len(spans)} spans")
     changes = PRESETS[name]
