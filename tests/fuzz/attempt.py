@@ -168,6 +168,8 @@ def _within(name: str, written: set[str]) -> bool:
 def complete(data: bytes, name: str) -> bool:
     """Whether a file is whole, in any of the formats that a command writes."""
     text = data.decode(errors="replace")
+    if ".tfevents." in name:
+        return _ends_with_a_record(data)
     match Path(name).suffix:
         case ".html":
             return text.rstrip().endswith("</html>")
@@ -183,6 +185,14 @@ def complete(data: bytes, name: str) -> bool:
     if name.endswith("SHA256SUMS"):
         return text.endswith("\n")
     return _reads(safetensors.deserialize, data) or _reads(json.loads, text)
+
+
+def _ends_with_a_record(data: bytes) -> bool:
+    """Whether a file of TensorBoard is whole records: length, its checksum, bytes, theirs."""
+    at = 0
+    while at + 8 <= len(data):
+        at += 8 + 4 + int.from_bytes(data[at : at + 8], "little") + 4
+    return at == len(data)
 
 
 def _reads(read: Callable[[Any], Any], data: Any) -> bool:

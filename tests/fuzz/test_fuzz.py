@@ -120,6 +120,7 @@ def test_the_same_seed_and_number_draw_the_same_input(good: Path, tmp_path: Path
         ("out.html", b"<html>", "'out.html' is not complete"),
         ("out.svg", b"<svg><g></svg>", "'out.svg' is not complete"),
         ("out.png", b"\x89PNG\r\n", "'out.png' is not complete"),
+        ("out.tfevents.1", b"\x18" + bytes(14), "'out.tfevents.1' is not complete"),
         ("out.json", b"{}", "'out.json' was written beside exit code 2"),
         (".atlas-ref-abc", b"{}", "'.atlas-ref-abc' was left behind"),
         ("in.safetensors", b"other", "'in.safetensors' was changed"),
