@@ -170,14 +170,16 @@ def test_a_run_over_processes_has_the_bytes_of_a_command_on_one_processor(kind, 
     words = ("--model", kind, "--dim", 64, "--layers", 2, "--heads", 2, "--state", "fresh")
     words += ("--data", text, "--held-out-share", 0.25, "--batch-size", 4, "--seq-len", 96)
     words += ("--steps", 3, "--gradient-accumulation-steps", 5, "--eval-batches", 2)
-    command = [sys.executable, "-m", "atlas_ref.cli", "train", *map(str, words)]
+    # the new process binds itself to one processor: a preexec_fn would fork this one's threads
+    bind = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    command = [sys.executable, "-c", bind + start, "-m", "atlas_ref.cli", "train"]
     one, two = tmp_path / "one", tmp_path / "two"
     subprocess.run(
-        [*command, "--out", str(one)],
+        [*command, *map(str, words), "--out", str(one)],
         check=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     )
     assert cli("train", *words, "--workers", 3, "--out", two).code == 0
     assert_same(one, two, step=3)
