@@ -65,22 +65,6 @@ class Drawing(NamedTuple):
 #: Tokens of a long case: more than the usual chunks of kernels, by one or two (SWEEP-12).
 LONG = (65, 130, 257)
 
-#: Presets and axes of every rule that are stated, not drawn: they came after draw 2, which would be
-#: another draw with them (SWEEP-2).
-LATER = (
-    "nl-hecate-clamp",
-    "norm_eps",
-    "norm_guard",
-    "momentum_kind",
-    "retain_bounds",
-    "step_bounds",
-    "memory_ceiling",
-)
-
-
-#: Values of axes that are stated, not drawn, for the same reason.
-LATER_VALUES = {"reference": ("surrogate",)}
-
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
     """One of the values, by one number of the generator, however many there are."""

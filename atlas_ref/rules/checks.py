@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.backend import require_one
+from atlas_ref.backend import host, require_one
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, check_kind
@@ -151,6 +151,44 @@ def generator(seed: Any) -> np.random.Generator:
     """
     check_count("seed", seed)
     return np.random.Generator(np.random.Philox(seed))
+
+
+def check_log(name: str, value: Any) -> None:
+    """Refuse a log of a gate above 0 or without a number; -inf is the log of 0 (DPLR-1)."""
+    bare = host(check_kind(name, value))
+    bad = ~(np.real(bare) <= 0) | (np.imag(bare) * 0 != 0)  # not a number is neither
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{name}: entries must be at most 0, found {bare[where]} at {where}")
+
+
+def check_shapes(
+    tokens: Any, needed: Mapping[str, tuple[tuple[int, ...], ...]]
+) -> dict[str, Array]:
+    """The arrays that are given, each of one of its shapes, and masks of booleans.
+
+    Raises:
+        ValueError: names the array, its shape or dtype and what is needed.
+    """
+    arrays = {name: getattr(tokens, name) for name in needed}
+    arrays = {name: value for name, value in arrays.items() if value is not None}
+    for name, value in arrays.items():
+        if tuple(value.shape) not in needed[name]:
+            words = " or ".join(map(str, dict.fromkeys(needed[name])))
+            raise ValueError(f"{name}: shape {tuple(value.shape)}, expected {words}")
+        if name in ("active", "reset") and value.dtype != np.bool_:
+            raise ValueError(f"{name}: {value.dtype}, expected bool")
+    return arrays
+
+
+def check_state_shape(name: str, value: Array, expected: tuple[int, ...]) -> None:
+    """Refuse a state of another shape.
+
+    Raises:
+        ValueError: names it, its shape and what is needed.
+    """
+    if tuple(value.shape) != expected:
+        raise ValueError(f"state.{name}: shape {tuple(value.shape)}, expected {expected}")
 
 
 def check_state(rule: Rule, state: Any) -> None:

@@ -10,15 +10,15 @@ Specified in specs/dplr.md (DPLR-21).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import model_validator
 
-from atlas_ref import backend
 from atlas_ref.rules import dplr, sequence
-from atlas_ref.rules.checks import check_one_precision
-from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind
+from atlas_ref.rules.checks import check_log, check_one_precision, check_shapes, check_state_shape
+from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
 #: Arrays with numbers, all of one precision.
@@ -75,12 +75,9 @@ class Tokens(Frozen):
             check_array("retain", self.retain, Dims("...", 0.0, 1.0))
         if self.retain is not None and self.log_retain is not None:
             raise ValueError("log_retain: stands in place of retain, both were given")
-        for name in ("log_retain", "log_momentum"):
-            if name == "log_retain" and self.log_retain is None:
-                continue
-            logs = backend.host(check_kind(name, getattr(self, name)))
-            if not (np.real(logs) <= 0).all() or (np.imag(logs) * 0 != 0).any():
-                raise ValueError(f"{name}: entries must be at most 0, -inf for a gate of 0")
+        if self.log_retain is not None:
+            check_log("log_retain", self.log_retain)
+        check_log("log_momentum", self.log_momentum)
         return self
 
 
@@ -94,10 +91,9 @@ def start(
 ) -> State:
     """The state before the first token: M_0 and S_0, zero unless given (DPLR-21)."""
     memory = dplr.start(config, leading, dtype=dtype, M=M).M
-    zeros = lambda: ops.zeros_like(memory)  # noqa: E731
-    return State.trusted(
-        M=memory, S=sequence.initial("S", S, memory.shape, zeros=zeros, exact=True)
-    )
+    zeros = partial(ops.zeros_like, memory)
+    S = sequence.initial("S", S, memory.shape, zeros=zeros, exact=True)
+    return State.trusted(M=memory, S=S)
 
 
 def run(config: dplr.Config, tokens: Tokens, state: State) -> tuple[State, Array]:
@@ -121,7 +117,7 @@ def run(config: dplr.Config, tokens: Tokens, state: State) -> tuple[State, Array
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     k, q = (dplr.of_groups(x, config.groups) for x in (tokens.k, tokens.q))
-    retain, momentum = gates(tokens), ops.exp(tokens.log_momentum)
+    retain, momentum = dplr.gates(tokens), ops.exp(tokens.log_momentum)
     reads = []
     for t in range(T):
         M, S = (state.M, state.S) if reset[t] else (M, S)
@@ -136,14 +132,6 @@ def run(config: dplr.Config, tokens: Tokens, state: State) -> tuple[State, Array
     return State.trusted(M=M, S=S), ops.stack(reads, axis=-2)
 
 
-def gates(tokens: Tokens) -> Array:
-    """Gates as rows (L, T, d_in or 1), None for 1: of `retain`, or exp of `log_retain`."""
-    retain = tokens.retain if tokens.log_retain is None else ops.exp(tokens.log_retain)
-    if retain is None or len(retain.shape) == len(tokens.v.shape):
-        return retain
-    return ops.expand_dims(retain, -1)
-
-
 def check_call(config: dplr.Config, tokens: Tokens, state: State) -> None:
     """Match every array with the sizes of the configuration and the values' leading axes.
 
@@ -153,13 +141,7 @@ def check_call(config: dplr.Config, tokens: Tokens, state: State) -> None:
     if config.steps != 1:
         raise ValueError(f"steps: {config.steps}, but momentum moves once a token; 1 is needed")
     *lead, T, _ = tokens.v.shape
-    heads = list(lead)
-    if config.groups > 1:
-        if not lead or lead[-1] % config.groups:
-            raise ValueError(
-                f"v: leading axes {tuple(lead)}, expected whole groups of {config.groups}"
-            )
-        heads[-1] //= config.groups
+    heads = dplr.key_heads(config, tuple(lead))
     narrow, wide = (*lead, T), (*lead, T, config.d_in)
     needed: dict[str, tuple[tuple[int, ...], ...]] = {
         "v": ((*lead, T, config.d_out),),
@@ -169,18 +151,7 @@ def check_call(config: dplr.Config, tokens: Tokens, state: State) -> None:
         **dict.fromkeys(("log_momentum", "step_size", "step_size_memory"), (narrow,)),
         **dict.fromkeys(("active", "reset"), ((T,),)),
     }
-    for name, shapes in needed.items():
-        value = getattr(tokens, name)
-        if value is not None and tuple(value.shape) not in shapes:
-            words = " or ".join(map(str, shapes))
-            raise ValueError(f"{name}: shape {tuple(value.shape)}, expected {words}")
-    if tuple(state.M.shape) != (*lead, config.d_out, config.d_in):
-        expected = (*lead, config.d_out, config.d_in)
-        raise ValueError(f"state.M: shape {tuple(state.M.shape)}, expected {expected}")
-    for name in ("active", "reset"):
-        mask = getattr(tokens, name)
-        if mask is not None and mask.dtype != np.bool_:
-            raise ValueError(f"{name}: {mask.dtype}, expected bool")
-    given = {name: getattr(tokens, name) for name in NUMBERS}
-    numbers = {name: value for name, value in given.items() if value is not None}
+    arrays = check_shapes(tokens, needed)
+    check_state_shape("M", state.M, (*lead, config.d_out, config.d_in))
+    numbers = {name: arrays[name] for name in NUMBERS if name in arrays}
     check_one_precision(numbers | {"state.M": state.M, "state.S": state.S})

@@ -16,9 +16,8 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import model_validator
 
-from atlas_ref import backend
-from atlas_ref.rules.checks import check_one_precision
-from atlas_ref.types import Array, Dims, Frozen, check_kind
+from atlas_ref.rules.checks import check_log, check_one_precision, check_shapes, check_state_shape
+from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
 #: What is added to A, the log of A at which a key stays as it is, and the largest factor.
@@ -44,19 +43,10 @@ class Tokens(Frozen):
 
     @model_validator(mode="after")
     def _have_one_shape(self) -> Self:
-        logs = backend.host(check_kind("log_retain", self.log_retain))
-        if not (np.real(logs) <= 0).all() or (np.imag(logs) * 0 != 0).any():
-            raise ValueError("log_retain: entries must be at most 0, -inf for a gate of 0")
-        for name in ("log_retain", "step_size"):
-            shape = tuple(getattr(self, name).shape)
-            if shape != tuple(self.k.shape[:-1]):
-                raise ValueError(f"{name}: shape {shape}, expected {tuple(self.k.shape[:-1])}")
-        for name in ("active", "reset"):
-            mask = getattr(self, name)
-            if mask is not None and np.shape(mask) != (self.k.shape[-2],):
-                raise ValueError(f"{name}: shape {np.shape(mask)}, expected {self.k.shape[-2:-1]}")
-            if mask is not None and mask.dtype != np.bool_:
-                raise ValueError(f"{name}: {mask.dtype}, expected bool")
+        check_log("log_retain", self.log_retain)
+        *lead, T, _ = self.k.shape
+        rows, masks = ("log_retain", "step_size"), ("active", "reset")
+        check_shapes(self, dict.fromkeys(rows, ((*lead, T),)) | dict.fromkeys(masks, ((T,),)))
         return self
 
 
@@ -86,8 +76,7 @@ def run(tokens: Tokens, state: State) -> Keys:
     Source: fla-core 0.6.0, ops/precond_kda/naive.py; DPLR-20.
     """
     *lead, T, d_in = tokens.k.shape
-    if tuple(state.A.shape) != (*lead, d_in):
-        raise ValueError(f"state.A: shape {tuple(state.A.shape)}, expected {(*lead, d_in)}")
+    check_state_shape("A", state.A, (*lead, d_in))
     named = {name: getattr(tokens, name) for name in ("k", "log_retain", "step_size")}
     check_one_precision(named | {"state.A": state.A})
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)

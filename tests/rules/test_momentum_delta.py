@@ -189,7 +189,7 @@ def test_gates_of_zero_leave_values_and_gradients_finite():
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
-        ({"log_momentum": np.full((2, T), 0.1)}, {}, "log_momentum: entries must be at most 0, -inf"),
+        ({"log_momentum": np.full((2, T), 0.1)}, {}, r"log_momentum: entries must be at most 0, found 0.1 at \(0, 0\)"),
         ({"log_retain": np.full((2, T), np.nan)}, {}, "log_retain: entries must be at most 0"),
         ({"retain": np.ones((2, T))}, {}, "log_retain: stands in place of retain, both were given"),
         ({"log_retain": None, "retain": np.full((2, T), 2.0)}, {}, "retain: entries must be at most 1"),
@@ -201,10 +201,11 @@ def test_gates_of_zero_leave_values_and_gradients_finite():
         ({"active": np.ones(T)}, {}, "active: float64, expected bool"),
         ({"reset": np.ones(T + 1, bool)}, {}, r"reset: shape \(6,\), expected \(5,\)"),
         ({"M": np.ones((2, K, V)), "S": np.ones((2, K, V))}, {}, r"state.M: shape \(2, 4, 3\), exp"),
+        ({"S": np.ones((1, V, K))}, {}, r"S: shape \(1, 3, 4\) makes leading axes \(1,\)"),
         ({"S": np.ones((2, V, K), np.float32)}, {}, "state.S: float32, but k is float64"),
         ({}, {"steps": 2}, "steps: 2, but momentum moves once a token; 1 is needed"),
         ({}, {"groups": 2}, r"k: shape \(2, 5, 4\), expected \(1, 5, 4\)"),
-        ({}, {"groups": 3}, r"v: leading axes \(2,\), expected whole groups of 3"),
+        ({}, {"groups": 3}, r"v: leading axes \(2,\), expected value heads in whole groups of 3"),
     ],
 )  # fmt: skip
 def test_what_contradicts_the_configuration_is_refused(changes, settings, message):

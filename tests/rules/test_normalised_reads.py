@@ -140,6 +140,7 @@ def test_every_gradient_is_its_complex_step_in_every_form(form):
     ("changes", "message"),
     [
         ({"z": np.ones((2, V))}, r"z: shape \(2, 3\) makes d_in 3, but M makes it 4"),
+        ({"z": np.ones((1, K))}, r"z: shape \(1, 4\) makes leading axes \(1,\)"),
         ({"z": np.ones((2, K), np.float32)}, "state.z: float32, but k is float64"),
         ({"z": np.full((2, K), np.nan)}, "z: every entry must be finite"),
         ({"M": np.ones((2, 5, K))}, r"state.M: shape \(2, 5, 4\), expected \(2, 3, 4\)"),

@@ -12,6 +12,7 @@ from atlas_ref.layers import memory, shared_memory
 from atlas_ref.layers.convention import resolve
 from atlas_ref.levels import block as cms
 from atlas_ref.levels.level import Level
+from atlas_ref.oracle import drawn_axes
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
@@ -19,7 +20,6 @@ from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.identify.equivalence import TESTS, Numbers
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.alternatives import alternatives
-from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.oracle.sweep.draw import drawn as drawn_of_sweep
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import delta, titans_lmm
@@ -98,7 +98,7 @@ def test_other_rules_refuse_it_by_name(rule: str, words: str) -> None:
 
 @pytest.mark.clause("SURROGATE-7")
 def test_what_was_drawn_before_it_came_is_drawn_without_it() -> None:
-    assert family_draw.axis_choices("reference") == ("running", "chunk_start", "call_start", "zero")
+    assert drawn_axes.choices("reference") == ("running", "chunk_start", "call_start", "zero")
     for rule in ("titans_lmm", "hebbian"):
         case = new(Request(rule=rule, tokens=5, span=2, convention={"read": "chunk_start"}))
         names = conventions(case)

@@ -6,13 +6,12 @@ Specified in specs/sweep.md, SWEEP-2 to SWEEP-4 and SWEEP-12.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.conventions import PRESETS, Convention
-from atlas_ref.oracle import regimes
-from atlas_ref.oracle.drawing import LATER, LATER_VALUES, LONG, Arrays, Change, Drawing, Space, one
+from atlas_ref.oracle import drawn_axes, regimes
+from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY, names_with
 
@@ -52,23 +51,6 @@ SPACE: dict[str, tuple[Any, ...]] = {
         {"kind": kind} for kind in ("uniform", "ones", "decay", "softmax", "gate")
     ),
     "dtype": ("float64", "float32", "bfloat16", "float16"),
-}
-
-#: Values of the axes that take numbers; the others list theirs themselves.
-_NUMBERS: dict[str, tuple[Any, ...]] = {
-    "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
-    "query_scale": (1.0, "1/sqrt(d_in)"),
-}
-
-_NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
-    "coefficients": ("muon", "cubic", "polar_express"),
-    "steps": (5, 1, 3),
-    "eps": (1e-7, 1e-2),
-    "norm_factor": (1.0, 1.25),
-    "guard": ("add", "clamp", "return"),
-    "transpose": ("tall", "never"),
-    "scale": ("1", "sqrt", "norm"),
-    "argument": ("S", "nesterov", "written_back", "accumulated"),
 }
 
 
@@ -132,31 +114,14 @@ def _fitting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
 
 def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     """A preset, or `spec`, with up to three axes changed."""
-    presets = [preset for preset in PRESETS if preset not in LATER]
-    preset = one(draw, presets) if draw.uniform() < 0.5 else "spec"
-    changes: dict[str, Any] = {}
-    axes = [axis for axis in Convention.model_fields if axis not in ("newton_schulz", *LATER)]
-    for _ in range(int(draw.integers(4))):
-        axis = str(one(draw, axes))
-        changes[axis] = one(draw, axis_choices(axis))
-    settings: Any = {
-        key: one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
-    }
-    if draw.uniform() < 0.5:
-        settings = "none"
+    preset = drawn_axes.preset(draw, 0.5)
+    changes = drawn_axes.axes(draw)
+    settings = drawn_axes.newton_schulz(draw)
     subject = SUBJECTS[rule]
     if subject.has_newton_schulz:
         idle = subject.needs_newton_schulz and settings == "none"
         changes["newton_schulz"] = {} if idle else settings
     return ({} if preset == "spec" else {"preset": preset}) | changes
-
-
-def axis_choices(axis: str) -> tuple[Any, ...]:
-    """Values of an axis that are drawn, the default first."""
-    if axis in _NUMBERS:
-        return _NUMBERS[axis]
-    words = get_args(Convention.model_fields[axis].annotation)
-    return tuple(each for each in words if each not in LATER_VALUES.get(axis, ()))
 
 
 # -- regimes of a matrix ----------------------------------------------------------------------------

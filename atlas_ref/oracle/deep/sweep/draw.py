@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.conventions import Convention
-from atlas_ref.oracle.drawing import LATER, Space, count, one
+from atlas_ref.oracle import drawn_axes
+from atlas_ref.oracle.drawing import Space, count
 from atlas_ref.rules.deep_memory.config import LEGAL
 
 #: Values that a case is drawn from, in the order of drawing; the first is the plainest.
@@ -84,44 +84,21 @@ SPACE: dict[str, tuple[Any, ...]] = {
 OF_REQUEST: tuple[str, ...] = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
 OF_REQUEST += ("window_gate", "dtype")
 
-#: Values of axes that take numbers, and of the settings of Newton-Schulz.
-NUMBERS: dict[str, tuple[Any, ...]] = {
+#: Values of axes: those that a deep memory has, and numbers.
+VALUES: Space = LEGAL | {
     "gradient_scale": (2.0, 1.0, "2/d_out"),
-    "query_scale": (1.0, "1/sqrt(d_in)"),
+    "query_scale": drawn_axes.NUMBERS["query_scale"],
 }
-NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
-    "coefficients": ("muon", "cubic", "polar_express"),
-    "steps": (5, 1, 3),
-    "eps": (1e-7, 1e-2),
-    "norm_factor": (1.0, 1.25),
-    "guard": ("add", "clamp", "return"),
-    "transpose": ("tall", "never"),
-    "scale": ("1", "sqrt", "norm"),
-    "argument": ("S", "nesterov"),
-}
+NEWTON_SCHULZ: Space = {**drawn_axes.NEWTON_SCHULZ, "argument": ("S", "nesterov")}
 
 #: Axes that a deep memory has not, or that change nothing of it (DEEP-4).
-IDLE = ("newton_schulz", "layout", "norm_place")
+IDLE = ("layout", "norm_place")
 
 
 def convention(draw: np.random.Generator) -> dict[str, Any]:
     """Up to three axes changed, in half of the cases without Newton-Schulz."""
-    changes: dict[str, Any] = {}
-    axes = [axis for axis in Convention.model_fields if axis not in (*IDLE, *LATER)]
-    for _ in range(int(draw.integers(4))):
-        axis = str(one(draw, axes))
-        changes[axis] = one(draw, axis_choices(axis))
-    settings: Any = {
-        key: one(draw, values) for key, values in NEWTON_SCHULZ.items() if draw.uniform() < 0.25
-    }
-    return changes | {"newton_schulz": "none" if draw.uniform() < 0.5 else settings}
-
-
-def axis_choices(axis: str) -> tuple[Any, ...]:
-    """Values of an axis that are drawn."""
-    if axis in NUMBERS:
-        return NUMBERS[axis]
-    return LEGAL.get(axis) or get_args(Convention.model_fields[axis].annotation)
+    changes = drawn_axes.axes(draw, idle=IDLE, values=VALUES)
+    return changes | {"newton_schulz": drawn_axes.newton_schulz(draw, NEWTON_SCHULZ)}
 
 
 def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:

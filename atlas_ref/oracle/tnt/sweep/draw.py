@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.forms import tnt
-from atlas_ref.oracle import regimes
-from atlas_ref.oracle.drawing import LATER, Arrays, Change, Space, one
+from atlas_ref.oracle import drawn_axes, regimes
+from atlas_ref.oracle.drawing import Arrays, Change, Space
 from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
 from atlas_ref.rules import FAMILY
@@ -70,37 +69,21 @@ SPACE: dict[str, tuple[Any, ...]] = {
 OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "history", "reset", "window_gate", "dtype")
 OF_TENSORS = ("own", "starts", "state_bar")
 
-#: Values of axes that take numbers, and of the settings of Newton-Schulz.
-_NUMBERS: dict[str, tuple[Any, ...]] = {
-    "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
-    "query_scale": (1.0, "1/sqrt(d_in)"),
-}
-_NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
-    "coefficients": ("muon", "cubic", "polar_express"),
-    "steps": (5, 1, 3),
-    "eps": (1e-7, 1e-2),
-    "guard": ("add", "clamp", "return"),
-    "argument": ("S", "nesterov"),
-}
+#: Settings of Newton-Schulz that are drawn.
+_NEWTON_SCHULZ: Space = {
+    key: drawn_axes.NEWTON_SCHULZ[key] for key in ("coefficients", "steps", "eps", "guard")
+} | {"argument": ("S", "nesterov")}
 
 #: Axes that TNT sets for each memory, or that change nothing of it.
-IDLE = ("newton_schulz", "layout", *parameters.SET)
+IDLE = ("layout", *parameters.SET)
 
 
 def convention(draw: np.random.Generator) -> dict[str, Any]:
     """A preset or none, up to three axes changed, in half of the cases without Newton-Schulz."""
-    presets = [preset for preset in PRESETS if preset not in LATER]
-    preset = one(draw, presets) if draw.uniform() < 0.25 else "spec"
+    preset = drawn_axes.preset(draw, 0.25)
     changes: dict[str, Any] = {} if preset == "spec" else {"preset": preset}
-    axes = [axis for axis in Convention.model_fields if axis not in (*IDLE, *LATER)]
-    for _ in range(int(draw.integers(4))):
-        axis = str(one(draw, axes))
-        known = get_args(Convention.model_fields[axis].annotation)
-        changes[axis] = one(draw, _NUMBERS.get(axis, known))
-    settings: Any = {
-        key: one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
-    }
-    return changes | {"newton_schulz": "none" if draw.uniform() < 0.5 else settings}
+    changes |= drawn_axes.axes(draw, idle=IDLE)
+    return changes | {"newton_schulz": drawn_axes.newton_schulz(draw, _NEWTON_SCHULZ)}
 
 
 def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
