@@ -13,10 +13,10 @@ from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.parts.norms import keys_normalised, normalised
 from tape import ops
+from tests.support.certified import assert_certified
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.literally import assert_literal
 from tests.support.sequences import case, drawn
-from tests.truth.literal import evaluate as literal
-from tests.truth.literal_gradient import COTANGENTS, complex_step
 
 #: Rows whose squares overflow, with one that is as large as can be and small entries beside them.
 LARGE = {
@@ -168,18 +168,8 @@ def test_a_case_with_an_eps_of_its_own_is_that_of_the_literal_loop_and_certified
     for name in {"in/k", "in/q", "in/param/W_K", "in/param/W_Q"} & inputs.keys():
         inputs[name] = inputs[name] * 0.01
     small = make(made.header.plain(), inputs)
-    ours = evaluate(small, grad=True).tensors
-    header, tensors = small.header.plain(), dict(small.inputs)
-    truth = literal(header, tensors)
-    bars = {name: value for name, value in tensors.items() if name in COTANGENTS}
-    tensors = {name: value for name, value in tensors.items() if name not in COTANGENTS}
-    for name in ("out/y", "out/M"):
-        assert_close(name, ours[name], truth[name], ANALYTIC)
-    for name in (name for name in ours if name.startswith("grad/")):
-        want = complex_step(header, tensors, name.replace("grad/", "in/"), bars)
-        assert_close(name, ours[name], want, ANALYTIC)
-    for name, value in certify(small, grad=True).values.items():
-        assert_close(name, ours[name], value, ANALYTIC)
+    assert_literal(small)
+    assert_certified(small, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-24")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from atlas_ref import CaseError, evaluate, make
-from atlas_ref.certify import certify
 from atlas_ref.conventions import resolve
 from atlas_ref.forms import support
 from atlas_ref.oracle.cases.new import Request, new
@@ -16,10 +15,10 @@ from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.parts.momentum import MARGIN, faded
 from tape import check, ops, vjp
+from tests.support.certified import assert_certified
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.identified import made, results, same_point
-from tests.truth.literal import evaluate as literal
-from tests.truth.literal_gradient import COTANGENTS, complex_step
+from tests.support.literally import assert_literal
 
 DELTA = {"momentum_kind": "delta_momentum"}
 PLAIN = {"newton_schulz": "none"}
@@ -57,16 +56,7 @@ def case_of(rule, more, change=DELTA):
 @pytest.mark.parametrize(("rule", "more"), CASES.values(), ids=CASES)
 def test_the_rule_is_the_literal_loop_with_its_gradients(rule, more):
     case = case_of(rule, more)
-    header, tensors = case.header.plain(), dict(case.inputs)
-    ours = evaluate(case, grad=True).tensors
-    truth = literal(header, tensors)
-    for name in ("out/y", "out/M", "out/S"):
-        assert_close(name, ours[name], truth[name], ANALYTIC)
-    bars = {name: value for name, value in tensors.items() if name in COTANGENTS}
-    own = {name: value for name, value in tensors.items() if name not in COTANGENTS}
-    for name in (name for name in ours if name.startswith("grad/")):
-        want = complex_step(header, own, name.replace("grad/", "in/"), bars)
-        assert_close(name, ours[name], want, ANALYTIC)
+    ours = assert_literal(case)
     other = evaluate(case, convention={"momentum_kind": "sum"}).tensors["out/y"]
     assert_differs("y", ours["out/y"], other, 1e-4)
 
@@ -93,9 +83,7 @@ def test_gates_per_dimension_share_the_norm_of_the_matrix():
 @pytest.mark.parametrize("name", ["titans rows", "titans token", "omega", "omega momenta"])
 def test_it_is_certified(name):
     case = case_of(*CASES[name])
-    ours = evaluate(case, grad=True).tensors
-    for each, value in certify(case, grad=True).values.items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    assert_certified(case, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-70")

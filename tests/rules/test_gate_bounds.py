@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from atlas_ref import CaseError, evaluate, make
-from atlas_ref.certify import certify
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.identify import identify
@@ -13,10 +12,11 @@ from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.parts import gates
 from atlas_ref.rules import deep_memory
 from tape import grad, ops
+from tests.support.certified import assert_certified
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.identified import made, results, same_point
+from tests.support.literally import assert_literal
 from tests.truth.literal import evaluate as literal
-from tests.truth.literal_gradient import COTANGENTS, complex_step
 
 RETAIN, STEP = [0.55, 0.7], [0.15, 0.3]
 BOUNDS = {"retain_bounds": RETAIN, "step_bounds": STEP}
@@ -60,19 +60,10 @@ def case_of(rule, more, bounds=BOUNDS):
 @pytest.mark.parametrize(("rule", "form", "more"), CASES.values(), ids=CASES)
 def test_every_form_bounds_gates_as_the_literal_loop_does_with_its_gradients(rule, form, more):
     case = case_of(rule, more)
-    header, tensors = case.header.plain(), dict(case.inputs)
-    ours = evaluate(case, form=form, grad=True).tensors
-    truth = literal(header, tensors)
-    for name in (name for name in ("out/y", "out/M", "out/S") if name in truth):
-        assert_close(name, ours[name], truth[name], ANALYTIC)
-    bars = {name: value for name, value in tensors.items() if name in COTANGENTS}
-    own = {name: value for name, value in tensors.items() if name not in COTANGENTS}
-    for name in (name for name in ours if name.startswith("grad/")):
-        want = complex_step(header, own, name.replace("grad/", "in/"), bars)
-        assert_close(name, ours[name], want, ANALYTIC)
+    ours = assert_literal(case, form=form)
     free = evaluate(case, convention=dict.fromkeys(BOUNDS, "none")).tensors["out/y"]
     assert_differs("y", ours["out/y"], free, 1e-4)
-    writes = tensors.get("in/active", np.ones(5, bool)).astype(bool)
+    writes = case.inputs.get("in/active", np.ones(5, bool)).astype(bool)
     for bar in (ours[f"grad/{gate}"] for gate in ("retain", "step_size") if f"grad/{gate}" in ours):
         bar = bar.sum(-1) if bar.ndim == ours["out/y"].ndim else bar
         assert np.all(bar[..., [0, 2, 3]] == 0.0)
@@ -122,9 +113,7 @@ def test_a_gate_on_a_bound_has_derivative_zero():
 def test_bounded_gates_are_certified(name):
     rule, _, more = CASES[name]
     case = case_of(rule, more)
-    ours = evaluate(case, grad=True).tensors
-    for each, value in certify(case, grad=True).values.items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    assert_certified(case, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-66")

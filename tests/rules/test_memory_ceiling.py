@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from atlas_ref import CaseError, evaluate, make
-from atlas_ref.certify import certify
 from atlas_ref.conventions import resolve
 from atlas_ref.forms import tnt
 from atlas_ref.forms.support import FORMS, refusal
@@ -17,10 +16,10 @@ from atlas_ref.oracle.judge import op_steps
 from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.rules import RULES, deep_memory, titans_lmm
+from tests.support.certified import assert_certified
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.identified import made, results, same_point
-from tests.truth.literal import evaluate as literal
-from tests.truth.literal_gradient import COTANGENTS, complex_step
+from tests.support.literally import assert_literal
 
 CEILING = {"memory_ceiling": 0.6}
 PLAIN = {"newton_schulz": "none"}
@@ -54,16 +53,7 @@ def case_of(name, axes=CEILING):
 @pytest.mark.parametrize("name", CASES)
 def test_the_memory_is_shortened_as_in_the_literal_loop_and_the_gradient_passes_straight(name):
     case = case_of(name)
-    header, tensors = case.header.plain(), dict(case.inputs)
-    ours = evaluate(case, grad=True).tensors
-    truth = literal(header, tensors)
-    for each in (each for each in ("out/y", "out/M", "out/S", "out/M_ref") if each in truth):
-        assert_close(each, ours[each], truth[each], ANALYTIC)
-    bars = {each: value for each, value in tensors.items() if each in COTANGENTS}
-    own = {each: value for each, value in tensors.items() if each not in COTANGENTS}
-    for each in (each for each in ours if each.startswith("grad/")):
-        want = complex_step(header, own, each.replace("grad/", "in/"), bars)
-        assert_close(each, ours[each], want, ANALYTIC)
+    ours = assert_literal(case)
     assert_differs("y", ours["out/y"], evaluate(case, convention=FREE).tensors["out/y"], 1e-4)
     norms = np.linalg.norm(ours["out/M"], axis=(-2, -1))
     assert np.all(norms <= CEILING["memory_ceiling"] * (1 + 1e-15))
@@ -92,9 +82,7 @@ def test_neither_the_first_memory_nor_an_inactive_token_is_shortened():
 @pytest.mark.parametrize("name", ["titans token", "delta early", "hebbian", "omega"])
 def test_a_memory_under_a_ceiling_is_certified(name):
     case = case_of(name)
-    ours = evaluate(case, grad=True).tensors
-    for each, value in certify(case, grad=True).values.items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    assert_certified(case, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-67")

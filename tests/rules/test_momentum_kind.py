@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from atlas_ref import CaseError, evaluate, make
-from atlas_ref.certify import certify
 from atlas_ref.conventions import resolve
 from atlas_ref.forms import tnt
 from atlas_ref.oracle.cases.new import Request, new
@@ -15,10 +14,10 @@ from atlas_ref.oracle.judge import op_steps
 from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.rules import deep_memory, omega, titans_lmm
+from tests.support.certified import assert_certified
 from tests.support.close import ANALYTIC, assert_close, assert_differs
 from tests.support.identified import made, results, same_point
-from tests.truth.literal import evaluate as literal
-from tests.truth.literal_gradient import COTANGENTS, complex_step
+from tests.support.literally import assert_literal
 
 AVERAGE = {"momentum_kind": "average"}
 PLAIN = {"newton_schulz": "none"}
@@ -62,16 +61,7 @@ def case_of(rule, more):
 @pytest.mark.parametrize(("rule", "form", "more"), CASES.values(), ids=CASES)
 def test_every_form_computes_the_average_of_the_literal_loop_with_its_gradients(rule, form, more):
     case = case_of(rule, more)
-    header, tensors = case.header.plain(), dict(case.inputs)
-    ours = evaluate(case, form=form, grad=True).tensors
-    truth = literal(header, tensors)
-    for name in ("out/y", "out/M", "out/S"):
-        assert_close(name, ours[name], truth[name], ANALYTIC)
-    bars = {name: value for name, value in tensors.items() if name in COTANGENTS}
-    own = {name: value for name, value in tensors.items() if name not in COTANGENTS}
-    for name in (name for name in ours if name.startswith("grad/")):
-        want = complex_step(header, own, name.replace("grad/", "in/"), bars)
-        assert_close(name, ours[name], want, ANALYTIC)
+    ours = assert_literal(case, form=form)
     other = evaluate(case, convention={"momentum_kind": "sum"}).tensors["out/y"]
     assert_differs("y", ours["out/y"], other, 1e-4)
 
@@ -81,9 +71,7 @@ def test_every_form_computes_the_average_of_the_literal_loop_with_its_gradients(
 def test_an_average_is_certified(name):
     rule, _, more = CASES[name]
     case = case_of(rule, more)
-    ours = evaluate(case, grad=True).tensors
-    for each, value in certify(case, grad=True).values.items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    assert_certified(case, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-64")

@@ -13,12 +13,11 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.deep.parameters import Parameters
 from atlas_ref.oracle.deep.sweep import draw as deep_draw
-from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.draw import drawn, regimes
-from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support import deep_implementations
+from tests.support.swept import assert_left_is_needed
 
 RULE = "deep_memory"
 
@@ -145,20 +144,8 @@ NEEDS = {
 
 @pytest.mark.clause("SWEEP-7", "SWEEP-13")
 def test_what_is_left_of_a_case_is_what_a_mistake_needs() -> None:
-    met = set()
-    for number in range(60):
-        case = drawn(RULE, 4, number, {}).case
-        for name, needed in NEEDS.items():
-            if name in met or not needed(case):
-                continue
-            met.add(name)
-            small, asked = shrunk(case, needed, 400)
-            assert needed(small)
-            assert asked < 100, name
-            size = sum(x.size for x in small.inputs.values())
-            assert size <= (45 if name == "a polynomial" else 24), (name, small.header.plain())
-            evaluate(small)
-    assert met == set(NEEDS)
+    sizes = {name: (needed, 45 if name == "a polynomial" else 24) for name, needed in NEEDS.items()}
+    assert_left_is_needed(RULE, sizes, 60)
 
 
 @pytest.mark.clause("SWEEP-11", "SWEEP-13")

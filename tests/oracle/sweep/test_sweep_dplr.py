@@ -17,10 +17,9 @@ from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sweep.draw import drawn, regimes
-from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from tests.support import dplr_kernels as kernels
-from tests.support.swept import numbers, source
+from tests.support.swept import assert_goes_on, assert_left_is_needed, numbers, source
 
 RULE = "dplr"
 
@@ -246,31 +245,13 @@ NEEDS = {
 
 @pytest.mark.clause("SWEEP-7", "SWEEP-16")
 def test_what_is_left_of_a_case_is_what_a_mistake_needs() -> None:
-    met = set()
-    for number in range(120):
-        case = drawn(RULE, 4, number, {}).case
-        for name, (needed, most) in NEEDS.items():
-            if name in met or not needed(case):
-                continue
-            met.add(name)
-            small, asked = shrunk(case, needed, 400)
-            assert needed(small)
-            assert asked < 100, name
-            assert numbers(small) <= most, (name, small.header.plain(), list(small.inputs))
-            evaluate(small)
-    assert met == set(NEEDS)
+    assert_left_is_needed(RULE, NEEDS, 120)
 
 
 @pytest.mark.clause("SWEEP-8", "SWEEP-9", "SWEEP-16")
 def test_a_sweep_in_processes_goes_on_from_its_log(tmp_path: Path) -> None:
     named = Named("function", "tests.support.dplr_kernels:resets_to_zero")
-    logs = [tmp_path / "one", tmp_path / "two"]
-    alone = sweep(RULE, named, cases=20, resume=logs[0], folder=tmp_path / "a", keep=1)
-    sweep(RULE, named, cases=8, resume=logs[1], folder=tmp_path / "b", keep=1)
-    both = sweep(RULE, named, cases=20, jobs=2, resume=logs[1], folder=tmp_path / "b", keep=1)
-    assert both == alone
-    first, second = (sorted(log.read_text().splitlines()) for log in logs)
-    assert set(first) <= set(second)
+    assert_goes_on(RULE, named, tmp_path, cases=20, first=8)
 
 
 @pytest.mark.clause("SWEEP-11", "SWEEP-16")

@@ -12,15 +12,13 @@ import pytest
 import atlas_ref
 from atlas_ref.forms.tnt import PRESETS
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sweep.draw import drawn, regimes
-from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.oracle.tnt.parameters import GlobalMemory, LocalMemory, Projection
 from atlas_ref.oracle.tnt.sweep import draw
 from atlas_ref.rules import FAMILY
 from tests.support import tnt_kernels as kernels
-from tests.support.swept import numbers, source
+from tests.support.swept import assert_goes_on, assert_left_is_needed, numbers, source
 
 RULE = "tnt"
 
@@ -224,30 +222,13 @@ NEEDS = {
 
 @pytest.mark.clause("SWEEP-7", "SWEEP-15")
 def test_what_is_left_of_a_case_is_what_a_mistake_needs() -> None:
-    met = set()
-    for number in range(120):
-        case = drawn(RULE, 4, number, {}).case
-        for name, (needed, most) in NEEDS.items():
-            if name in met or not needed(case):
-                continue
-            met.add(name)
-            small, asked = shrunk(case, needed, 400)
-            assert needed(small)
-            assert asked < 100, name
-            assert numbers(small) <= most, (name, small.header.plain(), list(small.inputs))
-            evaluate(small)
-    assert met == set(NEEDS)
+    assert_left_is_needed(RULE, NEEDS, 120)
 
 
 @pytest.mark.clause("SWEEP-8", "SWEEP-9", "SWEEP-15")
 def test_a_sweep_in_processes_goes_on_from_its_log(tmp_path: Path) -> None:
     named = Named("function", "tests.support.tnt_kernels:never_reset")
-    given = {"choices": kernels.KNOWN, "keep": 1}
-    logs = [tmp_path / "one", tmp_path / "two"]
-    alone = sweep(RULE, named, cases=12, resume=logs[0], folder=tmp_path / "a", **given)
-    sweep(RULE, named, cases=5, resume=logs[1], folder=tmp_path / "b", **given)
-    both = sweep(RULE, named, cases=12, jobs=2, resume=logs[1], folder=tmp_path / "b", **given)
-    assert both == alone
+    assert_goes_on(RULE, named, tmp_path, cases=12, first=5, choices=kernels.KNOWN)
 
 
 @pytest.mark.clause("SWEEP-11", "SWEEP-15")
