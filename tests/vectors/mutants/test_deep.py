@@ -12,11 +12,15 @@ from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.draw import drawn
-from atlas_ref.vectors.inputs.targets import target_named, topic_named
 from atlas_ref.vectors.mutants import mutants, own, score
-from atlas_ref.vectors.sets import locate, manifest
-
-FOLDER = locate.SHIPPED[1] / "v2"
+from tests.support.killed import (
+    FOLDER,
+    assert_backward_mistakes_leave_values,
+    assert_kernel_is_the_rule,
+    case_of,
+    kills,
+    possible,
+)
 
 #: Mistakes that are known of public code or named in the design, and a target that can make them.
 LIST = {
@@ -42,43 +46,18 @@ LIST = {
 }
 
 
-@pytest.fixture(scope="module")
-def listing() -> manifest.Manifest:
-    return manifest.load(FOLDER)
-
-
-def case_of(target: str, topic: str, seed: int = 0):
-    found = target_named(target)
-    return drawn(found, topic_named(found, topic), seed)
-
-
 @pytest.mark.clause("VEC-16", "VEC-22")
 @pytest.mark.parametrize("target", DEEP, ids=lambda target: target.name)
 def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
     for topic in target.topics[:: max(1, len(target.topics) - 1)]:
-        case = drawn(target, topic, 1)
-        want = atlas_ref.evaluate(case, grad=topic.grad).tensors
-        found = {n: x for n, x in own.kernel(case, "float32").items() if n in want}
-        assert len(found) >= len(want) - 1  # but the position
-        allowed = tolerances(
-            case, dtype="float32", only=list(found), results=want, alternatives=False
-        )
-        assert score.ratio(found, want, allowed) <= PASS, topic.name
+        assert_kernel_is_the_rule(drawn(target, topic, 1), grad=topic.grad)
 
 
 @pytest.mark.clause("VEC-22")
 def test_at_least_sixty_mutants_are_killed_in_both_formats_for_every_target(listing) -> None:
     every: dict[str, set[str]] = {dtype: set() for dtype in score.FORMATS}
     for target in DEEP:
-        killed = {
-            dtype: {
-                name
-                for each in listing.vectors
-                if each.target == target.name
-                for name in each.kills[dtype]
-            }
-            for dtype in score.FORMATS
-        }
+        killed = {dtype: kills(listing, target.name, dtype) for dtype in score.FORMATS}
         assert killed["float32"] == killed["bfloat16"], target.name
         assert len(killed["float32"]) >= 60, target.name
         assert sum(name.startswith(own.ahead("deep_memory")) for name in killed["float32"]) >= 30, (
@@ -88,22 +67,16 @@ def test_at_least_sixty_mutants_are_killed_in_both_formats_for_every_target(list
             every[dtype] |= killed[dtype]
     assert len(every["bfloat16"]) > 180
     for mutant, target in LIST.items():
-        vectors = [each for each in listing.vectors if each.target == target]
-        assert any(mutant in each.kills["bfloat16"] for each in vectors), (mutant, target)
+        assert mutant in kills(listing, target, "bfloat16"), (mutant, target)
 
 
 @pytest.mark.clause("VEC-22")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("target", DEEP, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
-    vectors = [each for each in listing.vectors if each.target == target.name]
-    possible = {
-        own.named(each, "deep_memory")
-        for vector in vectors
-        for each in own.readings(atlas_ref.load(FOLDER / vector.file))
-    }
+    made = possible(listing, target.name, "deep_memory")
     for dtype in score.FORMATS:
-        assert possible == {name for vector in vectors for name in vector.kills[dtype]}
+        assert made == kills(listing, target.name, dtype)
 
 
 @pytest.mark.clause("VEC-22")
@@ -161,15 +134,7 @@ def test_settings_are_left_out_that_bfloat16_lets_pass_and_float32_does_not(vect
 
 @pytest.mark.clause("VEC-22")
 def test_values_of_a_backward_mistake_are_right() -> None:
-    case = case_of("deep_memory", "gradient")
-    right = own.kernel(case, "float32")
-    made = [each for each in own.readings(case) if each.grad]
-    assert len(made) > 12
-    for each in made:
-        found = own.kernel(case, "float32", (each,))
-        gaps = {n: np.abs(x - right[n]).max() for n, x in found.items()}
-        assert max(gap for name, gap in gaps.items() if name.startswith("out/")) == 0.0, each.name
-        assert max(gap for name, gap in gaps.items() if name.startswith("grad/")) > 0.0, each.name
+    assert assert_backward_mistakes_leave_values(case_of("deep_memory", "gradient")) > 12
 
 
 @pytest.mark.clause("VEC-22")

@@ -17,11 +17,13 @@ from atlas_ref.vectors.inputs.dplr_targets import DPLR, NAMES
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.properties import forms
 from atlas_ref.vectors.inputs.split import in_two, joined, places
-from atlas_ref.vectors.inputs.targets import target_named, topic_named
 from atlas_ref.vectors.mutants import erase_chunks, mutants, own, score
-from atlas_ref.vectors.sets import locate, manifest
-
-FOLDER = locate.SHIPPED[1] / "v2"
+from tests.support.killed import (
+    FOLDER,
+    assert_kernel_is_the_rule,
+    case_of,
+    kills,
+)
 
 #: Mistakes that kernels make, and a target that can make them.
 LIST = {
@@ -66,22 +68,6 @@ LIST = {
 }
 
 
-@pytest.fixture(scope="module")
-def listing() -> manifest.Manifest:
-    return manifest.load(FOLDER)
-
-
-def case_of(target: str, topic: str, seed: int = 0):
-    found = target_named(target)
-    return drawn(found, topic_named(found, topic), seed)
-
-
-def kills(listing: manifest.Manifest, target: str, dtype: str) -> set[str]:
-    """Mutants of a target that some vector of it rejects."""
-    own_vectors = [each for each in listing.vectors if each.target == target]
-    return {name for each in own_vectors for name in each.kills[dtype]}
-
-
 def possible(case) -> set[str]:
     """Names of the mutants of a case."""
     short = [] if erase_chunks.long(case) else own.readings(case)
@@ -103,15 +89,9 @@ def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
     calm = [topic for topic in target.topics if "cancelling" not in topic.regimes]
     for topic in (calm[0], calm[-1]):
         case = drawn(target, topic, 1)
-        want = evaluate(case, grad=topic.grad).tensors
-        allowed = tolerances(
-            case, dtype="float32", only=list(want), results=want, alternatives=False
-        )
-        kernels = [own.kernel(case, "float32")]
-        kernels += [erase_chunks.kernel(case, "float32", size) for size in erase_chunks.sizes(case)]
-        for found in kernels:
-            assert found.keys() == want.keys()
-            assert score.ratio(found, want, allowed) <= PASS, topic.name
+        sizes = erase_chunks.sizes(case)
+        chunks = [erase_chunks.kernel(case, "float32", size) for size in sizes]
+        assert_kernel_is_the_rule(case, grad=topic.grad, others=chunks)
 
 
 #: A call of one chunk, of which each mistake is a sum of calls of the rule.

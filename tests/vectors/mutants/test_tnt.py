@@ -9,16 +9,20 @@ import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import checked, relative_error
 from atlas_ref.oracle.judge.norms import FORMATS
-from atlas_ref.oracle.judge.tolerance import PASS, tolerances
+from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.split import in_two, joined, places
-from atlas_ref.vectors.inputs.targets import target_named, topic_named
 from atlas_ref.vectors.inputs.tnt_targets import TNT
 from atlas_ref.vectors.mutants import mutants, own, score
-from atlas_ref.vectors.sets import locate, manifest
-
-FOLDER = locate.SHIPPED[1] / "v2"
+from tests.support.killed import (
+    FOLDER,
+    assert_backward_mistakes_leave_values,
+    assert_kernel_is_the_rule,
+    case_of,
+    kills,
+    possible,
+)
 
 #: Mistakes and readings that the design names, and a target that can make them.
 LIST = {
@@ -63,35 +67,12 @@ LIST = {
 }
 
 
-@pytest.fixture(scope="module")
-def listing() -> manifest.Manifest:
-    return manifest.load(FOLDER)
-
-
-def case_of(target: str, topic: str, seed: int = 0):
-    found = target_named(target)
-    return drawn(found, topic_named(found, topic), seed)
-
-
-def kills(listing: manifest.Manifest, target: str, dtype: str) -> set[str]:
-    """Mutants of a target that some vector of it rejects."""
-    own_vectors = [each for each in listing.vectors if each.target == target]
-    return {name for each in own_vectors for name in each.kills[dtype]}
-
-
 @pytest.mark.clause("VEC-16", "VEC-23")
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("target", TNT, ids=lambda target: target.name)
 def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
     for topic in target.topics[:: max(1, len(target.topics) - 1)]:
-        case = drawn(target, topic, 1)
-        want = evaluate(case, grad=topic.grad).tensors
-        found = {n: x for n, x in own.kernel(case, "float32").items() if not own.KEPT.fullmatch(n)}
-        assert found.keys() == {n for n in want if not own.KEPT.fullmatch(n)}
-        allowed = tolerances(
-            case, dtype="float32", only=list(found), results=want, alternatives=False
-        )
-        assert score.ratio(found, want, allowed) <= PASS, topic.name
+        assert_kernel_is_the_rule(drawn(target, topic, 1), grad=topic.grad)
 
 
 @pytest.mark.clause("VEC-23")
@@ -109,14 +90,9 @@ def test_every_target_kills_what_the_design_names_in_both_formats(listing) -> No
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("target", TNT, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
-    possible = {
-        own.named(each, "tnt")
-        for vector in listing.vectors
-        if vector.target == target.name
-        for each in own.readings(atlas_ref.load(FOLDER / vector.file))
-    }
+    made = possible(listing, target.name, "tnt")
     for dtype in score.FORMATS:
-        assert possible == kills(listing, target.name, dtype)
+        assert made == kills(listing, target.name, dtype)
 
 
 @pytest.mark.clause("VEC-23")
@@ -169,15 +145,7 @@ def test_settings_that_are_the_same_function_are_no_mutants() -> None:
 
 @pytest.mark.clause("VEC-23")
 def test_values_of_a_backward_mistake_are_right() -> None:
-    case = case_of("tnt", "gradient")
-    right = own.kernel(case, "float32")
-    made = [each for each in own.readings(case) if each.grad]
-    assert len(made) == 6
-    for each in made:
-        found = own.kernel(case, "float32", (each,))
-        gaps = {n: np.abs(x - right[n]).max() for n, x in found.items()}
-        assert max(gap for name, gap in gaps.items() if name.startswith("out/")) == 0.0, each.name
-        assert max(gap for name, gap in gaps.items() if name.startswith("grad/")) > 0.0, each.name
+    assert assert_backward_mistakes_leave_values(case_of("tnt", "gradient")) == 6
 
 
 @pytest.mark.clause("VEC-23")
