@@ -7,7 +7,6 @@ Specified in specs/cms.md (CMS-20 to CMS-22).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -17,7 +16,7 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.layers import projection
 from atlas_ref.levels import block
-from atlas_ref.levels.level import Level, memory_alone, of_tokens
+from atlas_ref.levels.level import Level, by_documents, memory_alone
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_call, generator, precision
 from atlas_ref.rules.sequence import Tokens
@@ -187,15 +186,12 @@ def _run_level(
 ) -> tuple[Any, Array]:
     """One level over its documents; `active` (B, T) is 1, 0, and has a derivative."""
     projected = projection.project(level.config, params, x)
-    state, reads = context.states[number], []
-    starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
-    for first, last in itertools.pairwise(starts):
-        if reset[first]:
-            state = level.rule.document(level.config, context.origins[number], state)
-        part = of_tokens(projected, first, last)
-        state, y = _document(level, part, params.phi, state, active[:, first:last])
-        reads.append(y)
-    return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
+    origin, state = context.origins[number], context.states[number]
+
+    def document(part: Mapping[str, Array | None], state: Any, tokens: slice) -> tuple[Any, Array]:
+        return _document(level, part, params.phi, state, active[:, tokens])
+
+    return by_documents(level, projected, state, origin, reset, document)
 
 
 def _document(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
@@ -150,13 +150,37 @@ def run_projected(
     Returns:
         state after the last token, y (B, H, T, d_out).
     """
+
+    def document(part: Mapping[str, Array | None], state: Any, tokens: slice) -> tuple[Any, Array]:
+        return run_document(level, part, phi, state, active[tokens])
+
+    return by_documents(level, projected, state, origin, reset, document)
+
+
+def by_documents(
+    level: Level,
+    projected: Mapping[str, Array | None],
+    state: Any,
+    origin: Any,
+    reset: Array,
+    document: Callable[[Mapping[str, Array | None], Any, slice], tuple[Any, Array]],
+) -> tuple[Any, Array]:
+    """Run a call document by document, each from the state of the start (CMS-8).
+
+    Args:
+        projected, state, origin, reset: as in `run_projected`.
+        document: (what was projected of its tokens, state, tokens) -> (state, y).
+
+    Returns:
+        state after the last token, y (B, H, T, d_out).
+    """
     starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
     reads = []
     for first, last in itertools.pairwise(starts):
         if reset[first]:
             state = level.rule.document(level.config, origin, state)
         part = of_tokens(projected, first, last)
-        state, y = run_document(level, part, phi, state, active[first:last])
+        state, y = document(part, state, slice(first, last))
         reads.append(y)
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 

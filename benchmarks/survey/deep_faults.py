@@ -7,7 +7,7 @@ but where a row says so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,13 +252,18 @@ FAULTS = (
 )
 
 
-@functools.cache
-def found() -> list[dict[str, str]]:
+def numbered(faults: Iterable[Fault]) -> list[dict[str, str]]:
     """The number of every fault, as JSON can hold them; of a package that is absent none."""
     rows = []
-    for fault in FAULTS:
+    for fault in faults:
         installed = version(fault.package)
         number = fault.of() if installed else ""
         said = {"package": fault.package, "version": installed, "fault": fault.words}
         rows.append({**said, "measured": fault.measured, "number": number, "right": fault.right})
     return rows
+
+
+@functools.cache
+def found() -> list[dict[str, str]]:
+    """The numbers of this table."""
+    return numbered(FAULTS)

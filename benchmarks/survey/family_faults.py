@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.survey.catalogue import helper, version
-from benchmarks.survey.deep_faults import Fault
+from benchmarks.survey.catalogue import helper
+from benchmarks.survey.deep_faults import Fault, numbered
 
 HEADS, WIDTH, CHUNK, SEED = 2, 8, 64, 11
 #: A log gate at which a chunk of 64 tokens reaches exp of more than float32 holds.
@@ -338,11 +338,5 @@ FAULTS = (
 
 @functools.cache
 def found() -> list[dict[str, str]]:
-    """The number of every fault, as JSON can hold them; of a package that is absent none."""
-    rows = []
-    for fault in FAULTS:
-        installed = version(fault.package)
-        number = fault.of() if installed else ""
-        said = {"package": fault.package, "version": installed, "fault": fault.words}
-        rows.append({**said, "measured": fault.measured, "number": number, "right": fault.right})
-    return rows
+    """The numbers of this table."""
+    return numbered(FAULTS)

@@ -14,30 +14,11 @@ from atlas_ref.layers import projection
 from atlas_ref.levels import block as cms
 from atlas_ref.levels.level import Level
 from atlas_ref.rules import FAMILY, delta, omega, titans_lmm
-from tests.support.blocks import COUNTING, MIXED, block, drawn, in_loops, level
+from tests.support.blocks import COUNTING, MIXED, block, drawn, in_loops, level, pieces
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.support.strategies import conventions, repeatable
 
 LOOPS = reordered(1, amplification=1e7)  # Newton-Schulz, as in tests/rules/test_literal.py
-
-
-def pieces(
-    config: cms.Config,
-    params: cms.Params,
-    x: Any,
-    context: cms.Context,
-    cuts: list[int],
-    reset: Any = None,
-) -> tuple[cms.Context, Any]:
-    """The same call cut into several."""
-    reads = []
-    for part in np.split(np.arange(x.shape[1]), cuts):
-        if len(part):
-            context, y = cms.run(
-                config, params, x[:, part], context, reset=None if reset is None else reset[part]
-            )
-            reads.append(y)
-    return context, np.concatenate(reads, axis=2)
 
 
 @pytest.mark.clause("CMS-2", "CMS-4", "CMS-6", "CMS-7")
@@ -76,7 +57,7 @@ def test_calls_of_any_length_give_what_one_call_gives(
     params, x, context = drawn(config, tokens=16)
     reset = np.isin(np.arange(16), list(boundaries))
     whole, y = cms.run(config, params, x, context, reset=reset)
-    after, same = pieces(config, params, x, context, sorted(cuts), reset)
+    after, same = pieces(cms.run, config, params, x, context, sorted(cuts), reset)
     assert_close("y", same, y, LOOPS)
     assert after.conductor == whole.conductor
     for i, (state, want) in enumerate(zip(after.states, whole.states, strict=True)):
@@ -193,7 +174,7 @@ def test_one_level_under_any_convention_is_the_plain_rule_and_takes_tokens_one_b
     assert_close("y", y, want, EXACT)
     assert after.states[0] == state
     if own.config.convention.read != "call_end":  # which depends on where a call ends
-        _, same = pieces(config, params, x, context, list(range(1, tokens)), reset)
+        _, same = pieces(cms.run, config, params, x, context, list(range(1, tokens)), reset)
         assert_close("y, one by one", same, y, LOOPS)
 
 

@@ -15,7 +15,7 @@ from atlas_ref.levels import block as cms
 from atlas_ref.levels import learned
 from tape.check import complex_step
 from tape.nested import flatten
-from tests.support.blocks import COUNTING, MIXED, block, drawn, tensors_of
+from tests.support.blocks import COUNTING, MIXED, block, drawn, pieces, tensors_of
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 from tests.truth import literal
 
@@ -240,11 +240,8 @@ def test_calls_of_any_length_give_what_one_call_gives() -> None:
     reset = np.isin(np.arange(12), [7])
     whole, y = learned.run(config, params, x, context, reset=reset)
     for cuts in ([4], [1, 2, 7, 8], [*range(1, 12)]):
-        at, reads = context, []
-        for part in np.split(np.arange(12), cuts):
-            at, each = learned.run(config, params, x[:, part], at, reset=reset[part])
-            reads.append(each)
-        assert_close("y", np.concatenate(reads, axis=2), y, LOOPS)
+        at, reads = pieces(learned.run, config, params, x, context, cuts, reset)
+        assert_close("y", reads, y, LOOPS)
         assert at.conductor == whole.conductor
         for state, want in zip(at.states, whole.states, strict=True):
             assert_close("M", state.M, want.M, LOOPS)

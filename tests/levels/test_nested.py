@@ -19,7 +19,7 @@ from atlas_ref.levels import nested
 from atlas_ref.levels.pulse import Conductor
 from tape.check import complex_step
 from tape.nested import flatten
-from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, tensors_of
+from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, pieces, tensors_of
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 from tests.truth import literal
 
@@ -149,11 +149,8 @@ def test_calls_of_any_length_give_what_one_call_gives(
     params, x, context = drawn(own, tokens=16)
     reset = np.isin(np.arange(16), list(boundaries))
     whole, y = nested.run(config, params, x, context, reset=reset)
-    at, reads = context, []
-    for part in np.split(np.arange(16), sorted(cuts)):
-        at, each = nested.run(config, params, x[:, part], at, reset=reset[part])
-        reads.append(each)
-    assert_close("y", np.concatenate(reads, axis=2), y, LOOPS)
+    at, reads = pieces(nested.run, config, params, x, context, sorted(cuts), reset)
+    assert_close("y", reads, y, LOOPS)
     assert at.conductor == whole.conductor
     for state, want in zip(at.states, whole.states, strict=True):
         assert_close("M", state.M, want.M, LOOPS)

@@ -8,7 +8,7 @@ The loops import nothing from the package (tests/truth/literal.py evaluates each
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,3 +205,22 @@ def in_loops(
         for i in counted:
             y[:, :, t] += math.exp(params.logits[i]) / total * results[i]["out/y"][:, :, t]
     return y, results
+
+
+def pieces(
+    run: Callable[..., tuple[Any, Array]],
+    config: Any,
+    params: Any,
+    x: Array,
+    context: Any,
+    cuts: Sequence[int],
+    reset: Array = None,
+) -> tuple[Any, Array]:
+    """A call of levels cut into several: the context after them, and their reads."""
+    reads = []
+    for part in np.split(np.arange(x.shape[1]), cuts):
+        if len(part):
+            given = None if reset is None else reset[part]
+            context, y = run(config, params, x[:, part], context, reset=given)
+            reads.append(y)
+    return context, np.concatenate(reads, axis=2)

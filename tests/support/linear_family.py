@@ -117,7 +117,10 @@ MEMBERS: dict[str, tuple[dict[str, Any], Callable[[Inputs], Tokens]]] = {
 def computed(
     member: str, x: Inputs, run: Callable[..., Any] = dplr.run, **settings: Any
 ) -> dict[str, Any]:
-    """y (B, HV, T, V), state (B, HV, K, V) and others of a member, by the rule or one of its forms."""
+    """Results of a member, by the rule or one of its forms.
+
+    They are y (B, HV, T, V), state (B, HV, K, V) and its other states.
+    """
     axes, tokens = MEMBERS[member]
     k, v, q = x["k"], x["v"], x["q"]
     sizes = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.models import checkpoint as models_of_files
 from atlas_ref.storage import files as stored
 from atlas_ref.storage import lifetimes
 from atlas_ref.train import checkpoint, run
@@ -29,6 +30,12 @@ def library(folder: Path, *, files: int = 4, size: int = 400) -> Path:
         text = " ".join(draw.choice(words, size=size // 5))
         (place / f"{i}.txt").write_text(text)
     return place
+
+
+def named(params: Any) -> dict[str, Any]:
+    """Parameters by their names in files."""
+    leaves = models_of_files.flatten(params, "params")
+    return dict(zip(leaves[1], leaves[0], strict=True))
 
 
 def settings(text: Path, **changes: Any) -> Settings:

@@ -8,28 +8,17 @@ import numpy as np
 import pytest
 
 from atlas_ref.blocks import BLOCKS
-from atlas_ref.models import checkpoint as models_of_files
 from atlas_ref.optim import m3
 from atlas_ref.train import checkpoint, loop, models, optimisers, run, trained
 from atlas_ref.train.settings import Model, Optimiser
 from tests.support.close import EXACT, assert_close, reordered
-from tests.support.training import TINY, library, log_of, settings
+from tests.support.training import TINY, log_of, named, settings
 from tests.support.training import trained as ran
 
 pytestmark = pytest.mark.host("trains in folders")
 
 LEVELS = TINY.replaced(periods=(1, 3))
 WAITING = Optimiser(rate=0.01, warmup=2, by_level=True)
-
-
-def named(params: Any) -> dict[str, Any]:
-    leaves = models_of_files.flatten(params, "params")
-    return dict(zip(leaves[1], leaves[0], strict=True))
-
-
-@pytest.fixture
-def text(tmp_path):
-    return library(tmp_path)
 
 
 @pytest.mark.clause("TRAIN-24")

@@ -15,7 +15,7 @@ from atlas_ref.optim import groups
 from atlas_ref.train import checkpoint, loop, models, run, stages, trained
 from atlas_ref.train.settings import Model, Optimiser
 from atlas_ref.types import same_bits
-from tests.support.training import TINY, library, log_of, settings
+from tests.support.training import TINY, log_of, named, settings
 from tests.support.training import trained as ran
 
 pytestmark = pytest.mark.host("trains in folders")
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.host("trains in folders")
 STAGE = TINY.replaced(tnt_global_span=8, tnt_local_spans=(4, 8), tnt_shards=(8, 16))
 EACH = STAGE.replaced(tnt_params="per_memory")
 SECOND = STAGE.replaced(tnt_local_spans=(1, 2))
-
-
-def named(params: Any) -> dict[str, Any]:
-    leaves = models_of_files.flatten(params, "params")
-    return dict(zip(leaves[1], leaves[0], strict=True))
-
-
-@pytest.fixture
-def text(tmp_path):
-    return library(tmp_path)
 
 
 @pytest.mark.clause("TRAIN-22")

@@ -36,9 +36,9 @@ def types_of(kind: Any, *, readonly: bool = True) -> tuple[Any, Any, Any]:
     number = numba.from_dtype(kind)
     each = types.Array(number, 2, "C", readonly=readonly)
     # which Numba, a library without types, has no annotations for
-    rows = types.NamedUniTuple(each, len(Rows._fields), Rows)  # type: ignore[no-untyped-call]
+    rows = types.NamedUniTuple(each, len(Rows._fields), Rows)  # type: ignore[no-untyped-call]  # Numba has no types
     settings = (*[types.intp] * 3, types.boolean, types.boolean, number)
-    how = types.NamedTuple(settings, How)  # type: ignore[no-untyped-call]
+    how = types.NamedTuple(settings, How)  # type: ignore[no-untyped-call]  # Numba has no types
     return rows, how, types.Array(number, 3, "C")
 
 
@@ -48,7 +48,7 @@ def room_of(kind: Any) -> Any:
     fixed, own = (types.Array(number, 1, "C", readonly=readonly) for readonly in (True, False))
     rows, states = types.Array(number, 2, "C"), types.Array(number, 3, "C")
     # which Numba, a library without types, has no annotations for
-    return types.NamedTuple((rows, states, fixed, fixed, own, own), Room)  # type: ignore[no-untyped-call]
+    return types.NamedTuple((rows, states, fixed, fixed, own, own), Room)  # type: ignore[no-untyped-call]  # Numba has no types
 
 
 @compiled

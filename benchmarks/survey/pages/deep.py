@@ -47,27 +47,32 @@ FAULT_HEAD = ("implementation", "fault", "measured", "number", "otherwise")
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 
 
+def faults_table(faults: Any, table: Table) -> str:
+    """Faults of packages that are there."""
+    names = ("fault", "measured", "number", "right")
+    lines = [(named(row), *(row[name] for name in names)) for row in faults if row["version"]]
+    return table(FAULT_HEAD, lines)
+
+
 def parts(deep: Any, faults: Any, table: Table) -> list[str]:
     """The chapter, its two tables and what is between them."""
-    names = ("fault", "measured", "number", "right")
-    lines = [(_name(row), *(row[name] for name in names)) for row in faults if row["version"]]
     return [
         DEEP.format(rows=deep["rows"], tokens=deep["tokens"], width=deep["width"]),
         table(DEEP_HEAD, [_line(row) for row in deep["found"]]),
         UNOFFICIAL,
         FAULTS,
-        table(FAULT_HEAD, lines),
+        faults_table(faults, table),
     ]
 
 
-def _name(row: Any) -> str:
+def named(row: Any) -> str:
     words = " ".join(f"{row['package']} {row['version']} {row.get('label', '')}".split())
     return words + asked_on(row)
 
 
 def _line(row: Any) -> tuple[str, ...]:
     if "missing" in row:
-        return (_name(row), row["settings"], *[""] * 3, row["missing"], "", "")
+        return (named(row), row["settings"], *[""] * 3, row["missing"], "", "")
     verdict = f"{row['verdict']}, of {row['searched']}"
     explained = "the stated" if row["verdict"] == "MATCH" and not row["nearest"] else ""
     if row["departure"]:
@@ -76,7 +81,7 @@ def _line(row: Any) -> tuple[str, ...]:
         explained = f"none; nearest: {row['nearest'] or 'the stated'}"
     numbers = (_size(row["values"]), _size(row["gradients"]) or "not asked")
     return (
-        _name(row),
+        named(row),
         row["settings"],
         row["stated"],
         *numbers,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.survey.pages.deep import Table, faults_table
 from benchmarks.survey.pages.kept import asked_on
 
 FAMILY = """## The linear family
@@ -39,15 +40,10 @@ FAMILY_HEAD = (
     "verdict",
     "explained by",
 )
-FAULT_HEAD = ("implementation", "fault", "measured", "number", "otherwise")
-
-Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 
 
 def parts(family: Any, faults: Any, table: Table) -> list[str]:
     """The chapter, its two tables and what is between them."""
-    names = ("fault", "measured", "number", "right")
-    lines = [(_name(row), *(row[name] for name in names)) for row in faults if row["version"]]
     rows = family["found"]
     notes = [f"- {_name(row)}: {row['note']}.\n" for row in rows if row["note"]]
     sizes = {name: value for name, value in family.items() if name != "found"}
@@ -57,7 +53,7 @@ def parts(family: Any, faults: Any, table: Table) -> list[str]:
         NOTES,
         "".join(notes),
         FAULTS,
-        table(FAULT_HEAD, lines),
+        faults_table(faults, table),
     ]
 
 

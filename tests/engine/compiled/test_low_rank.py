@@ -1,6 +1,4 @@
-"""The compiled loop over rows of diagonal plus low rank: the rule's numbers, its derivatives, and what
-is left to NumPy.
-"""
+"""The compiled loop over rows of diagonal plus low rank, its derivatives, and what it leaves to NumPy."""
 
 from __future__ import annotations
 
