@@ -107,14 +107,14 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "boundary-returns-to-the-call",
         "a document starts from the memory of its call",
-        f"{_LEVEL}:run_projected",
+        f"{_LEVEL}:by_documents",
         Edited("    reads = []\n", "    reads = []\n    origin = state\n"),
         targets("calls"),
     ),
     Mutant(
         "boundary-keeps-the-window",
         "a document starts with the window of the one before",
-        f"{_LEVEL}:run_projected",
+        f"{_LEVEL}:by_documents",
         Edited(
             "state = level.rule.document(level.config, origin, state)",
             "state = state.replaced(M=origin.M)",
