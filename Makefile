@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests start hundreds of processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: oracle test lowest slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test requirements clean
+.PHONY: oracle test lowest slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu gpu-wheels survey docs docs-serve docs-test requirements clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt requirements/build.txt requirements/runtime.txt
@@ -68,10 +68,15 @@ PARAMETERS ?= 6
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
 	$(BIN)/python -m pytest -q -n auto --backend strict --parameters $(PARAMETERS) $(COMPUTING)
 
+# By the Python of a machine that has CuPy and NumPy; what it lacks comes from build/wheels (make gpu-wheels). The plugin is found where the package is installed alone.
 GPU_PYTHON ?= python3
-test-gpu:  ## what computes, on a GPU: the Python of a machine that has CuPy and the test tools
-	$(GPU_PYTHON) -m pytest -q tests/engine/cuda
-	$(GPU_PYTHON) -m pytest -q --backend cupy $(COMPUTING)
+GPU_SITE = $(CURDIR):$(CURDIR)/build/gpu-site:$$PYTHONPATH
+TEST_GPU ?= -n 8 -p no:benchmark
+test-gpu:  ## what computes, on a GPU
+	$(GPU_PYTHON) benchmarks/gpu/wheels.py build/wheels build/gpu-site
+	PYTHONPATH="$(GPU_SITE)" $(GPU_PYTHON) -m pytest -q $(TEST_GPU) tests/engine/cuda
+	PYTHONPATH="$(GPU_SITE)" $(GPU_PYTHON) -m pytest -q $(TEST_GPU) --backend cupy --parameters $(PARAMETERS) \
+	  $(filter-out tests/test_pytest_plugin.py,$(COMPUTING))
 
 trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof
 	$(BIN)/python -m pytest -q -n auto -p tests.support.trace_plugin -m clause
@@ -103,14 +108,13 @@ bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same ru
 	$(BIN)/python -m benchmarks
 
 # On a machine with CuPy, PyTorch and a GPU, by its own Python: BENCH_GPU="--quick", GPU_PYTHON=... Nothing is installed but into build.
-GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
 GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 bench-gpu:  ## speed on a GPU beside PyTorch on the same one, each figure beside its error
 	$(GPU_PYTHON) benchmarks/gpu/wheels.py build/wheels build/gpu-site
-	PYTHONPATH="$(CURDIR):$(CURDIR)/build/gpu-site:$$PYTHONPATH" $(GPU_PYTHON) -m benchmarks.gpu $(BENCH_GPU)
+	PYTHONPATH="$(GPU_SITE)" $(GPU_PYTHON) -m benchmarks.gpu $(BENCH_GPU)
 
-bench-gpu-wheels:  ## what bench-gpu needs beside CuPy and PyTorch, as wheels in build/wheels, for a machine without a network
+gpu-wheels:  ## what test-gpu and bench-gpu need beside CuPy and PyTorch, as wheels in build/wheels, for a machine without a network
 	rm -rf build/wheels
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
 	  --python-version $(GPU_PYTHON_VERSION) $(addprefix --platform ,$(GPU_PLATFORMS)) --dest build/wheels --requirement benchmarks/gpu/wheels.txt

@@ -60,13 +60,13 @@ def main(wheels: Path, folder: Path) -> int:
     folder.mkdir(parents=True)
     if missing:
         print(
-            f"bench-gpu: not installed, and no wheel in {wheels}: {', '.join(missing)} (make "
-            "bench-gpu-wheels, where there is a network)"
+            f"gpu-wheels: not installed, and no wheel in {wheels}: {', '.join(missing)} (make "
+            "gpu-wheels, where there is a network)"
         )
     if not some:
         return 0
     print(
-        f"bench-gpu: installed from {wheels} into {folder}: "
+        f"gpu-wheels: installed from {wheels} into {folder}: "
         f"{', '.join(wheel.name.split('-')[0] for wheel in some)}"
     )
     install = [
@@ -84,7 +84,7 @@ def main(wheels: Path, folder: Path) -> int:
     ).returncode
     if code:
         print(
-            "bench-gpu: pip refused them; for this Python: make bench-gpu-wheels "
+            "gpu-wheels: pip refused them; for this Python: make gpu-wheels "
             f"GPU_PYTHON_VERSION={version_info[0]}.{version_info[1]}"
         )
     return code

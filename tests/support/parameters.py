@@ -27,9 +27,11 @@ def few(config: Any, items: list[Any], count: int, alike: Callable[[Any], Hashab
 
 
 def _spread(group: list[Any], count: int) -> list[Any]:
-    """At most `count` of a list, the first and the last among them."""
+    """At most `count` of a list: the first, and from two on the last too."""
     if len(group) <= count:
         return group
+    if count == 1:
+        return group[:1]
     return [group[i * (len(group) - 1) // (count - 1)] for i in range(count)]
 
 

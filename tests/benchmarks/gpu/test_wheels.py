@@ -119,7 +119,7 @@ def test_without_wheels_it_says_what_is_missing_and_goes_on(
     monkeypatch.setattr(wheels, "LIST", tmp_path / "list.txt")
     wheels.LIST.write_text("not-brought-at-all\n")
     assert wheels.main(tmp_path / "none", tmp_path / "site") == 0
-    assert "make bench-gpu-wheels" in capsys.readouterr().out
+    assert "make gpu-wheels" in capsys.readouterr().out
 
 
 def test_wheels_for_another_python_are_refused_with_what_to_do(
