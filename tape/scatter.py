@@ -73,15 +73,20 @@ class Collected:
 def add_at(buffer: Array, key: Any, g: Array) -> Array:
     """The buffer with g added at `key`.
 
-    It is changed in place, or copied to a wider dtype where g needs one.
+    It is changed in place, or copied to a wider dtype where g needs one, or to another order.
     """
     wide = np.result_type(buffer, g)
     if wide != buffer.dtype:
         buffer = buffer.astype(wide)
     if is_basic(key):
         buffer[key] += g
-    else:
+    elif isinstance(buffer, np.ndarray) or not isinstance(key, tuple):
         np.add.at(buffer, key, g)  # an advanced key may name an entry twice
+    else:  # CuPy takes no tuple through NumPy's dispatch
+        entries = np.arange(buffer.size, like=buffer).reshape(buffer.shape)[key]
+        flat = buffer.reshape(-1)  # a view, or a copy of another order
+        np.add.at(flat, entries, g)
+        return flat.reshape(buffer.shape)
     return buffer
 
 

@@ -152,6 +152,8 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
             or (method == "at" and name not in ("add", "subtract", "maximum", "minimum"))
         ):
             return NotImplemented
+        if any(isinstance(x, tuple | list) for x in inputs):
+            return NotImplemented  # the key of `at` among them
         unknown = settings.keys() - (allowed or set())
         if unknown:
             raise Refused(f"cupy.{name}: no {', '.join(unknown)}")
