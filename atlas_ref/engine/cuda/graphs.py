@@ -6,6 +6,7 @@ Plain twin: the function itself. Specified in specs/cuda.md (CUDA-13).
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ from atlas_ref.engine.cuda import products
 from atlas_ref.types import Array
 from tape import constants
 
-WARM_UPS = 2  # compile kernels and fill the pool, so that recording needs neither
+WARM_UPS = 2  # the first compiles kernels; the last of them may still ask for memory
+MOST_WARM_UPS = 8
 
 
 class Captured:
@@ -38,10 +40,21 @@ class Captured:
             products.on(cupy, self._stream),
             constants.held() as self._constants,
         ):
-            for _ in range(WARM_UPS):
-                self.outputs = function(*self._inputs)
-            self._stream.synchronize()
+            self._warm(function)
             self.outputs, self._graph = self._recorded(function)
+
+    def _warm(self, function: Callable[..., Any]) -> None:
+        """Run the function until the pool has what a run takes, since recording may ask for none.
+
+        Every run starts from a pool whose blocks are all free, as the recording does.
+        """
+        for count in range(1, MOST_WARM_UPS + 1):
+            before = self._pool.total_bytes()
+            function(*self._inputs)
+            gc.collect()  # what a cycle of references holds would be missing in the pool
+            if count >= WARM_UPS and self._pool.total_bytes() == before:
+                break
+        self._stream.synchronize()
 
     def _recorded(self, function: Callable[..., Any]) -> tuple[Any, Any]:
         """The function's results and the graph of its launches, recorded instead of run."""

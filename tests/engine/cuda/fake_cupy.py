@@ -90,13 +90,16 @@ class FakeCupy:
         self.launched: list[tuple[str, Any, Any, tuple[Any, ...], int]] = []
         self.most_shared: dict[str, int] = {}
         self.allocators: list[Any] = []
+        self.pool: list[int] = []  # bytes of a pool, ask by ask; 0 at the end
         self.streams = [Stream(self)]
         self.cuda = types.SimpleNamespace(
             Device=lambda: types.SimpleNamespace(
                 attributes={"MaxSharedMemoryPerBlockOptin": 100_000}
             ),
             Stream=lambda non_blocking: Stream(self),
-            MemoryPool=lambda: types.SimpleNamespace(malloc=object()),
+            MemoryPool=lambda: types.SimpleNamespace(
+                malloc=object(), total_bytes=lambda: self.pool.pop(0) if self.pool else 0
+            ),
             get_current_stream=lambda: self.streams[-1],
             using_allocator=self._using,
             runtime=types.SimpleNamespace(

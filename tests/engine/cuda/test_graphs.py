@@ -51,6 +51,17 @@ def test_replay_runs_on_what_it_is_given_now(fake: FakeCupy) -> None:
 
 
 @pytest.mark.clause("CUDA-13")
+def test_it_is_recorded_once_a_run_asks_for_no_more_memory(fake: FakeCupy) -> None:
+    for asked, runs in (([0, 9, 9], 2), ([0, 9, 12, 12, 14, 14, 14], 4)):
+        fake.pool, ran = asked, []
+        graphs.captured(doubled(fake, ran), ndarray(np.ones(2)))
+        assert len(ran) == runs + 1
+    fake.pool, ran = list(range(100)), []
+    graphs.captured(doubled(fake, ran), ndarray(np.ones(2)))
+    assert len(ran) == graphs.MOST_WARM_UPS + 1
+
+
+@pytest.mark.clause("CUDA-13")
 def test_a_function_that_waits_cannot_be_captured(fake: FakeCupy) -> None:
     def looks(x: ndarray) -> ndarray:
         fake.cuda.get_current_stream().synchronize()
