@@ -97,6 +97,7 @@ def test_a_boundary_returns_to_the_first_memory_and_not_to_that_of_the_call() ->
     assert_close("reads", y, want, LOOPS)
 
 
+@pytest.mark.host("bits of two orders of sums")
 @pytest.mark.clause("CMS-9")
 @pytest.mark.parametrize("rule", [omega, titans_lmm, delta])
 @pytest.mark.parametrize("combine", ["softmax", "masked"])
@@ -114,6 +115,7 @@ def test_one_level_is_the_plain_rule_bit_for_bit(rule: Any, combine: Any) -> Non
     assert after.states[0] == state
 
 
+@pytest.mark.host("bits of two orders of sums")
 @pytest.mark.clause("CMS-9")
 def test_one_slow_level_is_the_plain_rule_with_that_schedule_bit_for_bit() -> None:
     for spec in (*MIXED, *COUNTING):
@@ -145,6 +147,7 @@ def any_level(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.host("bits of two orders of sums")
 @pytest.mark.clause("CMS-5", "CMS-8", "CMS-9")
 @settings(repeatable, max_examples=120)
 @given(

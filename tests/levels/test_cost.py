@@ -28,6 +28,7 @@ def peak(config: cms.Config, tokens: int) -> int:
     return most - before
 
 
+@pytest.mark.host("bytes that Python allocates")
 @pytest.mark.clause("CMS-16")
 @pytest.mark.parametrize("preset", list(presets.PRESETS))
 def test_a_stream_takes_the_same_memory_whatever_its_length(preset: str) -> None:

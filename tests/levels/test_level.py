@@ -92,6 +92,7 @@ def test_a_frozen_level_fills_its_window() -> None:
     assert once.states[0].filled == 3
 
 
+@pytest.mark.host("counts calls for each token, and a kernel takes all in one")
 @pytest.mark.clause("CMS-5", "CMS-16", "PULSE-7")
 @pytest.mark.parametrize("preset", list(presets.PRESETS))
 def test_frozen_levels_cost_no_write(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:

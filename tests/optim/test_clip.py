@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from atlas_ref.optim import clip
-from tests.support.close import ANALYTIC, assert_close, reordered
+from tests.support.close import ANALYTIC, Elsewhere, assert_close, reordered
 from tests.support.optimised import drawn
 
 
@@ -54,6 +54,8 @@ def test_within_the_limit_they_are_the_same_arrays() -> None:
 def test_squares_neither_overflow_nor_vanish(exponent: int, dtype: Any) -> None:
     if dtype == np.float32 and abs(exponent) > 37:
         exponent = 37 if exponent > 0 else -37
+    if dtype == np.float32 and Elsewhere.yes:
+        exponent = max(exponent, -35)  # BACKEND-11: a GPU takes what is below 1e-38 for zero
     grads, _ = drawn(dtype=dtype)
     scaled = {name: g * dtype(10.0**exponent) for name, g in grads.items()}
     found, norm = clip.clipped(clip.Config(limit=1e-3), scaled)

@@ -10,7 +10,14 @@ import pytest
 import atlas_ref
 from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
 from tape import ops, vjp
-from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.close import (
+    ANALYTIC,
+    EXACT,
+    Elsewhere,
+    assert_close,
+    assert_differs,
+    reordered,
+)
 from tests.truth import spectral
 from tests.truth.spectral import CUBIC, MUON
 
@@ -58,7 +65,8 @@ def test_singular_values_go_through_the_polynomials_and_vectors_stay() -> None:
             S = gaussian(*shape)
             U, s, Vt = np.linalg.svd(S, full_matrices=False)
             want = (U * spectral.polynomial(rows, s / (np.linalg.norm(S) + 1e-7))) @ Vt
-            assert relative(newton_schulz(S, NewtonSchulz(**settings)), want) < 2e-14
+            found = relative(newton_schulz(S, NewtonSchulz(**settings)), want)
+            assert found < 5e-14  # 1e-14 to 2.9e-14, by the library that multiplies
 
 
 @pytest.mark.clause("NS-10")
@@ -91,6 +99,8 @@ def test_the_range_of_the_argument_that_is_promised(dtype: Any) -> None:
     S /= np.linalg.norm(S)
     U, s, Vt = np.linalg.svd(S, full_matrices=False)
     top, smallest = (150, 1e-150) if dtype == np.float64 else (18, 1e-18)
+    if Elsewhere.yes and dtype == np.float32:
+        top = 16  # BACKEND-11: numbers below the normal ones count as zero
     bound = 2e-14 if dtype == np.float64 else 2e-5
     for settings in SETS.values():
         rows = spectral.rows_of(**settings)
