@@ -32,7 +32,7 @@ NOT_A_GPU = "RUN ON A CPU: no figure below says anything about a GPU; no target 
 def main(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Three sizes and the main forms, in less than four minutes."),
+        typer.Option("--quick", help="Three sizes and the main forms, with a smaller budget."),
     ] = False,
     list_: Annotated[
         bool,
@@ -134,14 +134,12 @@ def _run(
     begun = time.perf_counter()
     if not device.measured:
         console.print(NOT_A_GPU, style="bold red")
-    warming = warm.begin(groups) if device.measured else []
     found = Found({"measured": device.measured, "tf32": tf32, **device.describe()}, [], [], [], [])
     for key, value in found.machine.items():
         console.print(f"{key}: {value}", highlight=False, markup=False)
     found.checks.extend(checks.checks(SUBJECTS if device.measured else SUBJECTS[:2], device))
     for line in table.checked(found.checks):
         console.print(line, highlight=False, markup=False)
-    found.machine["compiled_in_advance"] = warm.wait(warming)
     rates = speeds.measured(device)
     console.print(rates.words(), highlight=False, markup=False)
     found.machine["speeds"] = rates.plain()
@@ -159,6 +157,9 @@ def _run(
             found.left_out.append(f"{group.title}: the budget of {budget:g} s was spent")
             continue
         console.print(f"{spent:6.0f} s  {group.title}", highlight=False, markup=False)
+        if group.has_triton and "compiled_in_advance" not in found.machine:
+            warming = warm.begin(groups) if device.measured else []
+            found.machine["compiled_in_advance"] = warm.wait(warming)
         _add(found, measured(group, device, settings, foreseen, rates), console)
         saved(found, out)
     return found

@@ -74,6 +74,11 @@ class Candidate(NamedTuple):
     def ours(self) -> bool:
         return self.form is not None
 
+    @property
+    def is_triton(self) -> bool:
+        """Whether Triton compiles it."""
+        return self.peer in ("fla delta", "fla gated delta")
+
     def bytes_needed(self, kind: str, heads: int, d: int, tokens: int) -> float:
         """Bytes at its peak, inputs included, by the guess."""
         inputs = heads * tokens * d
@@ -105,6 +110,10 @@ class Group(NamedTuple):
     @property
     def memory(self) -> Memory:
         return memories.sized(self.subject.memory, self.d)
+
+    @property
+    def has_triton(self) -> bool:
+        return any(each.is_triton for each in self.candidates)
 
     @property
     def title(self) -> str:
@@ -187,7 +196,7 @@ def _subject(
         _graph(form),
         _stored(form),
     )
-    quick = (form, own[1].label, "sequential", *(each.label for each in references))
+    quick = (form, own[1].label, *(each.label for each in references))
     return Subject(name, memory, (*own, *ours, *references), quick)
 
 
@@ -230,13 +239,23 @@ def groups(
 ) -> Iterator[Group]:
     """Groups in order of importance; our own rows on bfloat16 storage only where that is asked
     for.
+
+    Triton's kernels come last, beside the subject's own form, since they take minutes to compile.
     """
-    for heads, d, tokens in sizes or (QUICK if quick else SIZES):
+    asked = tuple(sizes or (QUICK if quick else SIZES))
+    for heads, d, tokens in asked:
         for subject in SUBJECTS:
             chosen = tuple(
-                each for each in subject.some(quick) if not each.ours or each.storage in storage
+                each
+                for each in subject.some(quick)
+                if not each.is_triton and (not each.ours or each.storage in storage)
             )
             yield Group(subject, heads, d, tokens, chosen)
+    for heads, d, tokens in asked:
+        for subject in SUBJECTS:
+            theirs = tuple(each for each in subject.candidates if each.is_triton)
+            if theirs:
+                yield Group(subject, heads, d, tokens, (*subject.candidates[:2], *theirs))
 
 
 def refusal(candidate: Candidate, group: Group, kind: str, free: float) -> str | None:

@@ -1,5 +1,4 @@
-"""fla-core's kernels, compiled before they are needed: some processes fill Triton's cache while our
-forms are checked.
+"""fla-core's kernels, compiled before they are needed: some processes fill Triton's cache.
 
 Compiling every configuration that a kernel is tuned over takes minutes, most of them on the host.
 These processes run side by side, so their choice of the best configuration is thrown away: the
@@ -29,7 +28,7 @@ def shapes(groups: Sequence[Group]) -> list[tuple[str, str, int, int]]:
             (str(each.peer), each.storage, group.heads, group.d)
             for group in groups
             for each in group.candidates
-            if each.peer in ("fla delta", "fla gated delta")
+            if each.is_triton
         )
     )
 

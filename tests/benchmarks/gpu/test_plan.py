@@ -35,7 +35,17 @@ def test_every_subject_is_planned_at_every_size() -> None:
     }
     assert set(plan.SIZES) == sizes
     assert len(plan.SIZES) == len(sizes)
-    assert len(FULL) == len(sizes) * len(plan.SUBJECTS)
+    early = [each for each in FULL if not each.has_triton]
+    assert len(early) == len(sizes) * len(plan.SUBJECTS)
+
+
+def test_what_triton_compiles_comes_last_beside_our_own_form() -> None:
+    late = [each for each in FULL if each.has_triton]
+    assert FULL[-len(late) :] == late
+    assert len(late) == 2 * len(plan.SIZES)  # delta and gated delta
+    for one in late:
+        assert one.candidates[0].judged
+        assert all(each.is_triton or each.ours for each in one.candidates)
 
 
 def test_every_form_that_computes_something_is_planned() -> None:
@@ -63,11 +73,11 @@ def test_rows_on_bfloat16_storage_are_run_where_they_are_asked_for() -> None:
 
 def test_a_short_run_is_a_part_of_the_long_one() -> None:
     short = list(plan.groups(quick=True))
-    long = {one.title: one for one in FULL}
+    long = {(one.title, one.has_triton): one for one in FULL}
     assert len(short) < len(FULL) / 4
     for one in short:
         assert {each.label for each in one.candidates} <= {
-            each.label for each in long[one.title].candidates
+            each.label for each in long[one.title, one.has_triton].candidates
         }
         assert any(each.judged for each in one.candidates)
 

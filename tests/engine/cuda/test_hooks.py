@@ -14,6 +14,7 @@ import pytest
 import tape
 from atlas_ref import backend, forms
 from atlas_ref.engine import cuda
+from atlas_ref.engine.cuda import hook
 from atlas_ref.engine.cuda.hook import kernel
 from atlas_ref.engine.cuda.launch import DoesNotFit
 from atlas_ref.rules import delta, hebbian, omega, titans_lmm
@@ -247,3 +248,24 @@ def test_an_error_of_a_kernel_is_not_taken_for_a_size() -> None:
         with pytest.raises(ValueError, match="a mistake"):
             hooked(np.ones(1))
     assert hooked(np.ones(1)).tolist() == [2.0], "outside, no kernel"
+
+
+@pytest.mark.clause("CUDA-14")
+def test_a_caller_chooses_for_each_call_whether_the_kernel_takes_it(host: Any) -> None:
+    seen: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def _doubled(x: Any, *, twice: bool = True) -> str:
+        return "plain"
+
+    doubled = kernel(lambda x, twice=True: "kernel")(_doubled)
+    x = np.ones(3)
+
+    def first(step: Any) -> bool:
+        seen.append((step.name, step.args, step.kwargs))
+        return len(seen) == 1
+
+    with cuda.running_on(host), hook.choosing(first):
+        assert [doubled(x), doubled(x, twice=False)] == ["kernel", "plain"]
+    assert seen == [("doubled", (x,), {}), ("doubled", (x,), {"twice": False})]
+    with hook.choosing(lambda step: pytest.fail("no kernel can take it")):
+        assert doubled(x) == "plain"
