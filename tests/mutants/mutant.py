@@ -31,13 +31,18 @@ class Mutant:
     change: Change
     tests: tuple[str, ...]
 
-    def apply(self) -> None:
-        """Replace the attribute in this process."""
+    def found(self) -> tuple[Any, str]:
+        """The object that has the attribute, and the attribute's name."""
         module, _, path = self.place.partition(":")
         *outer, last = path.split(".")
         holder: Any = importlib.import_module(module)
         for name in outer:
             holder = getattr(holder, name)
+        return holder, last
+
+    def apply(self) -> None:
+        """Replace the attribute in this process."""
+        holder, last = self.found()
         original = getattr(holder, last)
         replacement = self.change(original)
         if isinstance(self.change, Edited):
@@ -54,15 +59,20 @@ class Edited:
     old: str
     new: str
 
-    def __call__(self, function: Any) -> Any:
-        bare = inspect.unwrap(getattr(function, "function", function))  # under an op, or a cache
+    def text(self, function: Any) -> tuple[Any, str]:
+        """The function under an op or a cache, and its text once it is edited."""
+        bare = inspect.unwrap(getattr(function, "function", function))
         text = textwrap.dedent(inspect.getsource(bare))
         if text.count(self.old) != 1:
             raise ValueError(
                 f"{bare.__module__}.{bare.__qualname__}: {text.count(self.old)} places read "
                 f"{self.old!r}, one is needed"
             )
-        tree = ast.parse(text.replace(self.old, self.new))
+        return bare, text.replace(self.old, self.new)
+
+    def __call__(self, function: Any) -> Any:
+        bare, text = self.text(function)
+        tree = ast.parse(text)
         tree.body[0].decorator_list = []  # type: ignore[attr-defined]
         # inherits this file's deferred annotations
         code = compile(tree, f"<mutant of {bare.__qualname__}>", "exec")
