@@ -1,4 +1,4 @@
-"""Feature maps on balls (PHI-2 to PHI-10)."""
+"""Feature maps on balls (PHI-2 to PHI-10, PHI-18)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flint import arb
 
 from atlas_ref.certify.functions import activated, cosines, shifted_elu
-from atlas_ref.certify.matrix import Matrix, filled, hadamard, pick, stacked, total
+from atlas_ref.certify.matrix import Matrix, filled, hadamard, number, pick, scaled, stacked, total
 
 Parameters = Mapping[str, Matrix]
 
@@ -20,7 +20,7 @@ def mapped(settings: Any, parameters: Parameters, x: Matrix) -> Matrix:
 
     Args:
         settings: the `feature_map` object of the case.
-        parameters: its tensors, named as in the case: W, b, W1, W2, proj.
+        parameters: its tensors, named as in the case: W, b, W1, W2, c, H1, H2, H3, proj.
         x (d_in x 1).
 
     Returns:
@@ -98,6 +98,25 @@ def _sketch(settings: Any, p: Parameters, x: Matrix) -> Matrix:
     )
 
 
+def _tensor_sketch(settings: Any, p: Parameters, x: Matrix) -> Matrix:
+    """Sums over all tuples of buckets whose numbers add up to that of the entry, modulo them.
+
+    Source: PHI-18.
+    """
+    sketches = [p[f"H{n + 1}"] @ x for n in range(settings.degree)]
+    blocks, product = [number(arb(1)), x], sketches[0]
+    for sketch in sketches[1:]:
+        m = sketch.rows
+        terms = [
+            hadamard(pick(product, [s] * m), pick(sketch, [(r - s) % m for r in range(m)]))
+            for s in range(m)
+        ]
+        product = total(terms, m, 1)
+        blocks.append(product)
+    weighted = [scaled(pick(p["c"], [n]), block) for n, block in enumerate(blocks)]
+    return p["proj"].T @ stacked(weighted)
+
+
 _MAPS: dict[str, Callable[[Any, Parameters, Matrix], Matrix]] = {
     "identity": lambda settings, p, x: x,
     "linear": lambda settings, p, x: p["W"] @ x,
@@ -108,4 +127,5 @@ _MAPS: dict[str, Callable[[Any, Parameters, Matrix], Matrix]] = {
     "monomials": _weightless,
     "elementwise": _elementwise,
     "sketch": _sketch,
+    "tensor_sketch": _tensor_sketch,
 }

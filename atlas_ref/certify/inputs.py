@@ -54,12 +54,15 @@ class Inputs:
         return bool(self.arrays[name][t]) if name in self.arrays else default
 
     def phi(self) -> dict[str, Matrix]:
-        """The tensors of the feature map: W, b, W1, W2, proj."""
+        """The tensors of the feature map: W, b, W1, W2, c, proj, and H1, H2, H3, slices of H."""
         tensors = {
             name.removeprefix("in/phi/"): self.get(name)
             for name in self.arrays
-            if name.startswith("in/phi/")
+            if name.startswith("in/phi/") and name != "in/phi/H"
         }
+        if "in/phi/H" in self.arrays:
+            hashes = range(self.shape("in/phi/H")[0])
+            tensors |= {f"H{n + 1}": self.get("in/phi/H", n) for n in hashes}
         return tensors | ({"proj": self.get("in/proj")} if "in/proj" in self.arrays else {})
 
     def _balls(self, name: str, index: Index) -> arb_mat:

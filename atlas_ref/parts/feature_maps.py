@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref.parts import tensor_sketch
+from atlas_ref.parts.tensor_sketch import TensorSketch
 from atlas_ref.types import Array, Dims, Frozen, bind_dims, check_array
 from tape import ops
 from tape.constants import beside
@@ -125,17 +127,22 @@ FeatureMap = Annotated[
     | Polynomial
     | Monomials
     | Elementwise
-    | Sketch,
+    | Sketch
+    | TensorSketch,
     Field(discriminator="kind"),
 ]
 
-#: Tensors of each kind and their axes; in a case file in/phi/NAME, and in/proj for the sketch.
+#: Tensors of each kind and their axes; in a case file in/phi/NAME, and in/proj of a sketch.
 TENSORS: dict[str, dict[str, str]] = {
     "linear": {"W": "d_phi d_in"},
     "random_fourier": {"W": "d_phi d_in", "b": "d_phi"},
     "residual_mlp": {"W1": "hidden d_in", "W2": "d_in hidden"},
     "sketch": {"proj": "d_sketch d_phi"},
+    "tensor_sketch": tensor_sketch.AXES,
 }
+
+#: Kinds whose columns are as many as a tensor has, so that they may be any number.
+OF_ANY_WIDTH = ("linear", "random_fourier", "sketch", "tensor_sketch")
 
 IDENTITY = Identity()
 
@@ -154,7 +161,7 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
         ValueError: x that is not an array of finite floating numbers; a tensor of the map that is
             missing or misshapen.
 
-    Source: PHI-1 to PHI-10.
+    Source: PHI-1 to PHI-10, PHI-18.
     """
     check_array("x", x, Dims("... d_in"))
     return of_checked(feature_map, parameters, x)
@@ -173,10 +180,7 @@ def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Arr
 
 
 def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -> None:
-    sizes: dict[str, Any] = {
-        "d_in": (d_in, "the argument"),
-        "d_sketch": (d_in + d_in * d_in, "d_in + d_in^2"),
-    }
+    sizes: dict[str, Any] = {"d_in": (d_in, "the argument"), **stated_sizes(feature_map)}
     needed = TENSORS.get(feature_map.kind, {})
     for name in parameters:
         if name not in needed:
@@ -189,7 +193,30 @@ def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -
             raise ValueError(
                 f"feature map {feature_map.kind}: {name}: missing, axes ({axes}) are needed"
             )
+        sizes |= sketched(feature_map, sizes)
         bind_dims(name, parameters[name].shape, axes, sizes)
+
+
+def stated_sizes(feature_map: FeatureMap) -> dict[str, tuple[int, str]]:
+    """Sizes of axes that the settings of a map state, each with what states it."""
+    if feature_map.kind != "tensor_sketch":
+        return {}
+    return {
+        "d_hashes": (feature_map.degree, "degree"),
+        "d_terms": (feature_map.degree + 1, "degree + 1"),
+    }
+
+
+def sketched(feature_map: FeatureMap, sizes: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    """Rows of proj, as far as the sizes that are known tell them, with their formula."""
+    if feature_map.kind == "sketch" and "d_in" in sizes:
+        d = sizes["d_in"][0]
+        return {"d_sketch": (d + d * d, "d_in + d_in^2")}
+    if feature_map.kind == "tensor_sketch" and {"d_in", "d_buckets"} <= sizes.keys():
+        buckets = "d_buckets" if feature_map.degree == 2 else "2 d_buckets"
+        rows = feature_map.rows(sizes["d_in"][0], sizes["d_buckets"][0])
+        return {"d_sketch": (rows, f"1 + d_in + {buckets}")}
+    return {}
 
 
 def _map_rows(x: Array, W: Array) -> Array:
@@ -267,13 +294,14 @@ _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
     "monomials": _monomials,
     "elementwise": _elementwise,
     "sketch": _sketch,
+    "tensor_sketch": tensor_sketch.mapped,
 }
 
 
 def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = None) -> int:
     """Number of features of a map on d_in inputs; maps with tensors take it from them.
 
-    Source: PHI-2 to PHI-10.
+    Source: PHI-2 to PHI-10, PHI-18.
     """
     if feature_map.kind == "polynomial":
         return sum(
@@ -283,24 +311,20 @@ def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = No
         )
     if feature_map.kind == "monomials":
         return d_in + d_in * (d_in + 1) // 2
-    if feature_map.kind in ("linear", "random_fourier", "sketch"):
+    if feature_map.kind in OF_ANY_WIDTH:
         tensors = parameters or {}
         _check_tensors(feature_map, tensors, d_in)
-        return int(
-            tensors["proj"].shape[1] if feature_map.kind == "sketch" else tensors["W"].shape[0]
-        )
+        return int(tensors["proj"].shape[1] if "proj" in tensors else tensors["W"].shape[0])
     return d_in
 
 
 def shapes(
     feature_map: FeatureMap, d_in: int, *, features: int | None = None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Shapes of the tensors of a map; the hidden axis, which the tensors alone tell, by its name."""
-    sizes: dict[str, int] = {
-        "d_in": d_in,
-        "d_sketch": d_in + d_in * d_in,
-        "d_phi": features or d_in,
-    }
+    """Shapes of the tensors of a map; an axis that the tensors alone tell stands by its name."""
+    known = {"d_in": (d_in, "d_in"), **stated_sizes(feature_map)}
+    sizes = {axis: size for axis, (size, _) in (known | sketched(feature_map, known)).items()}
+    sizes["d_phi"] = features or d_in
     axes = TENSORS.get(feature_map.kind, {})
     return {
         name: tuple(sizes.get(axis, axis) for axis in words.split()) for name, words in axes.items()
@@ -315,11 +339,11 @@ def init(
     features: int | None = None,
     hidden: int | None = None,
 ) -> dict[str, Array]:
-    """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-4).
+    """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-4, PHI-18).
 
     Args:
         d_in: inputs.
-        features: d_phi of linear, random_fourier and sketch; d_in when not given.
+        features: d_phi of linear, random_fourier and both sketches; d_in when not given.
         hidden: hidden units of residual_mlp; 4 d_in when not given.
     """
     draw = np.random.Generator(np.random.Philox(seed).jumped())  # not the stream of the projections
@@ -337,4 +361,6 @@ def init(
     if feature_map.kind == "sketch":
         rows = d_in + d_in * d_in
         return {"proj": draw.standard_normal((rows, m)) / math.sqrt(rows)}
+    if feature_map.kind == "tensor_sketch":
+        return tensor_sketch.init(feature_map, d_in, m, draw)
     return {}

@@ -82,7 +82,7 @@ class Config(Frozen):
 
     @property
     def d_phi(self) -> int:
-        if self.feature_map.kind in ("linear", "random_fourier", "sketch"):
+        if self.feature_map.kind in feature_maps.OF_ANY_WIDTH:
             return self.features or self.d_in
         return feature_maps.d_phi(self.feature_map, self.d_in)
 

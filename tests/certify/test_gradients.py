@@ -77,6 +77,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "feature_map": {"kind": "polynomial", "degree": 3},
         "convention": {"newton_schulz": "none"},
     },
+    "omega tensor sketch": {
+        "rule": "omega",
+        "feature_map": {"kind": "tensor_sketch", "degree": 3},
+        "convention": {"newton_schulz": "none"},
+    },
     "omega fourier": {
         "rule": "omega",
         "feature_map": {"kind": "random_fourier"},

@@ -254,7 +254,9 @@ GOOD: dict[str, Draw] = {
     "without": _word("pulse", "reset,rows", "gradient", "token"),
     "form": _word(*FORMS),
     "level": _word("projected", "token"),
-    "feature_map": _json("identity", "linear", "polynomial", "elu", "sketch", "residual_mlp"),
+    "feature_map": _json(
+        "identity", "linear", "polynomial", "elu", "sketch", "residual_mlp", "tensor_sketch"
+    ),
     "window_weights": _json("uniform", "ones", "decay", "softmax", "gate", "product"),
     "periods": _word("1,2", "2", "1"),
     "levels": _word("delta,omega", "delta", '[{"rule":"omega","window":2}]'),

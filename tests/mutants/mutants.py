@@ -798,6 +798,16 @@ FORWARD: tuple[Mutant, ...] = (
         values("map-elementwise"),
     ),
     Mutant(
+        "tensor-sketch-not-around",
+        "a convolution that drops what passes the last bucket",
+        "atlas_ref.parts.tensor_sketch:circular",
+        Edited(
+            "ops.index(b, (..., shifts))",
+            "(ops.index(b, (..., shifts)) * np.tril(np.ones((m, m))))",
+        ),
+        values("map-tensor_sketch"),
+    ),
+    Mutant(
         "fourier-unscaled",
         "random features without sqrt(2 / d_phi)",
         "atlas_ref.parts.feature_maps:_MAPS",

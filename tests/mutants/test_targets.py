@@ -232,6 +232,7 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
             {"kind": "monomials"},
             {"kind": "elementwise", "degree": 3},
             {"kind": "sketch"},
+            {"kind": "tensor_sketch", "degree": 3},
         )
     },
 }

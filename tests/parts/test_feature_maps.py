@@ -38,7 +38,17 @@ def apply(settings: dict[str, Any], p: dict[str, Any], x: Any) -> Any:
 
 @each_map
 @pytest.mark.clause(
-    "PHI-1", "PHI-2", "PHI-3", "PHI-4", "PHI-5", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10"
+    "PHI-1",
+    "PHI-2",
+    "PHI-3",
+    "PHI-4",
+    "PHI-5",
+    "PHI-6",
+    "PHI-7",
+    "PHI-8",
+    "PHI-9",
+    "PHI-10",
+    "PHI-18",
 )
 def test_every_map_is_the_loop_of_its_definition(settings: dict[str, Any]) -> None:
     for d in (1, 2, 5):
@@ -288,7 +298,10 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "rbf"}, "kind 'rbf' does not exist; kinds are 'identity', .*'sketch'"),
+        (
+            {"kind": "rbf"},
+            "kind 'rbf' does not exist; kinds are 'identity', .*'sketch', 'tensor_sketch'",
+        ),
         ({}, "kind: missing"),
         ("elu", "must be an object, found 'elu'"),
         ({"kind": "elu", "alpha": 1.0}, "alpha: unknown key"),
@@ -330,6 +343,7 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(
         ({"kind": "monomials", "degree": 3}, "degree: must be 2, found 3"),
         ({"kind": "elementwise", "degree": 0}, "degree: must be at least 1, found 0"),
         ({"kind": "sketch", "degree": 3}, "degree: must be 2, found 3"),
+        ({"kind": "tensor_sketch", "degree": 4}, "degree: must be 2 or 3, found 4"),
     ],
     ids=str,
 )

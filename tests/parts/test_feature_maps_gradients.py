@@ -40,7 +40,7 @@ def features_of(settings: dict[str, Any], p: dict[str, Any], x: Any) -> Any:
 
 
 @each_map
-@pytest.mark.clause("PHI-16")
+@pytest.mark.clause("PHI-16", "PHI-18")
 def test_the_pullback_is_that_of_the_table(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 4), gaussian(2, 3, 4)
     g = gaussian(2, 3, features.phi(settings, p, x[0, 0]).shape[0], seed=1)
@@ -57,7 +57,7 @@ def test_the_pullback_is_that_of_the_table(settings: dict[str, Any]) -> None:
 
 
 @each_map
-@pytest.mark.clause("PHI-16")
+@pytest.mark.clause("PHI-16", "PHI-18")
 def test_the_pullback_is_the_complex_step_of_the_definition(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 3), gaussian(2, 3)
     g = gaussian(2, features.phi(settings, p, x[0]).shape[0], seed=1)
@@ -73,7 +73,7 @@ def test_the_pullback_is_the_complex_step_of_the_definition(settings: dict[str, 
 
 
 @each_map
-@pytest.mark.clause("PHI-16")
+@pytest.mark.clause("PHI-16", "PHI-18")
 def test_the_second_derivative_is_the_complex_step_of_the_first(settings: dict[str, Any]) -> None:
     own, p = PARSE.validate_python(settings), features.tensors(settings, 3)
     x, v = gaussian(2, 3), gaussian(2, 3, seed=1)
@@ -87,7 +87,7 @@ def test_the_second_derivative_is_the_complex_step_of_the_first(settings: dict[s
 
 
 @each_map
-@pytest.mark.clause("PHI-16")
+@pytest.mark.clause("PHI-16", "PHI-18")
 def test_gradients_of_float32_are_float32(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 4), gaussian(5, 4)
     p32 = {name: tensor.astype(np.float32) for name, tensor in p.items()}
@@ -108,7 +108,7 @@ def test_gradients_of_float32_are_float32(settings: dict[str, Any]) -> None:
 
 
 @each_map
-@pytest.mark.clause("PHI-16")
+@pytest.mark.clause("PHI-16", "PHI-18")
 def test_tensors_collect_from_all_keys_and_queries_of_all_heads(settings: dict[str, Any]) -> None:
     p, T = features.tensors(settings, 3), 4
     k, q = 0.6 * gaussian(2, 2, T, 3), 0.6 * gaussian(2, 2, T, 3, seed=1)

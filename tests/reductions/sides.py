@@ -18,7 +18,7 @@ RULE_INPUTS = {
     "omega": (
         "k v q retain log_retain momentum log_momentum step_size step_size_memory "
         "window_weights window_gate M0 S0"
-        " window_k window_v window_residual phi/W phi/W1 phi/W2 proj"
+        " window_k window_v window_residual phi/W phi/W1 phi/W2 phi/c phi/H proj"
     ),
 }
 TOKEN_INPUTS = (

@@ -158,6 +158,12 @@ def sketch_matrix(x: Inputs, squares: float) -> Any:
     return np.concatenate([np.eye(d), np.full((d * d, d), squares)])
 
 
+def unhashed_matrix(x: Inputs, constant: float) -> Any:
+    """[constant; I; 0]: the features x_i of a tensor sketch of one bucket, and its constant."""
+    d = x["k"].shape[-1]
+    return np.concatenate([np.full((1, d), constant), np.eye(d), np.zeros((1, d))])
+
+
 def symmetric(name: str) -> Map:
     return put({name: lambda x: x[name] + ops.transpose(x[name])})
 
@@ -742,6 +748,23 @@ RULES: list[Row] = [
                 "proj = [I; 1/2]",
                 {"kind": "sketch"},
                 {"proj": lambda x: sketch_matrix(x, 0.5)},
+            ),
+            (
+                "tensor-sketch",
+                {"kind": "tensor_sketch"},
+                "proj = [0; I; 0]",
+                {
+                    "phi/c": lambda x: np.array([1.0, 1.0, 0.5]),
+                    "phi/H": lambda x: np.ones((2, 1, x["k"].shape[-1])),
+                    "proj": lambda x: unhashed_matrix(x, 0.0),
+                },
+                "proj = [1/2; I; 0]",
+                {"kind": "tensor_sketch"},
+                {
+                    "phi/c": lambda x: np.array([1.0, 1.0, 0.5]),
+                    "phi/H": lambda x: np.ones((2, 1, x["k"].shape[-1])),
+                    "proj": lambda x: unhashed_matrix(x, 0.5),
+                },
             ),
         )
     ],

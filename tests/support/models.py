@@ -12,6 +12,7 @@ from atlas_ref.blocks import lmm
 from atlas_ref.layers import convention, memory
 from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import Linear, RandomFourier, ResidualMlp, Sketch
+from atlas_ref.parts.tensor_sketch import TensorSketch
 from atlas_ref.parts.window import Decay, Gate, Product, Softmax
 from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import Recorded, files
@@ -29,6 +30,7 @@ WITH_TENSORS: dict[str, Any] = {
     "random fourier": layer(rule("omega", feature_map=RandomFourier(), features=4)),
     "residual mlp": layer(rule("omega", feature_map=ResidualMlp())),
     "sketch": layer(rule("omega", feature_map=Sketch())),
+    "tensor sketch": layer(rule("omega", feature_map=TensorSketch())),
     "softmax and gate": layer(rule("omega", window_weights=Product(of=(Softmax(), Gate())))),
     "deep": layer(rule("deep_memory", fast=("W_2",), window_weights=Product(of=(Decay(), Gate())))),
     "deep polynomial": layer(rule("deep_memory", memory=POLYNOMIAL, clip="soft", adaptive=True)),

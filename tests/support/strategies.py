@@ -70,6 +70,7 @@ FEATURE_MAPS: list[dict[str, Any]] = [
     {"kind": "monomials"},
     {"kind": "elementwise", "degree": 3},
     {"kind": "sketch"},
+    {"kind": "tensor_sketch", "degree": 3},
 ]
 
 WINDOW_WEIGHTS: list[dict[str, Any]] = [

@@ -38,6 +38,8 @@ MAPS: dict[str, dict[str, Any]] = {
     "elementwise 2": {"kind": "elementwise"},
     "elementwise 4": {"kind": "elementwise", "degree": 4},
     "sketch": {"kind": "sketch"},
+    "tensor_sketch 2": {"kind": "tensor_sketch"},
+    "tensor_sketch 3": {"kind": "tensor_sketch", "degree": 3},
 }
 
 
@@ -46,11 +48,17 @@ def tensors(
 ) -> dict[str, Array]:
     """Random tensors of a kind for d inputs."""
     random = np.random.default_rng(seed)
+    degree = settings.get("degree", 2)
     shapes = {
         "linear": {"W": (features, d)},
         "random_fourier": {"W": (features, d), "b": (features,)},
         "residual_mlp": {"W1": (hidden, d), "W2": (d, hidden)},
         "sketch": {"proj": (d + d * d, features)},
+        "tensor_sketch": {
+            "c": (degree + 1,),
+            "H": (degree, features, d),
+            "proj": (1 + d + (degree - 1) * features, features),
+        },
     }
     return {
         name: random.standard_normal(shape)
@@ -90,6 +98,26 @@ def act(settings: Mapping[str, Any], z: Array) -> Array:
     return z / (1 + np.exp(-z))
 
 
+def around(a: Array, b: Array) -> Array:
+    """The circular convolution, product by product into the bucket of its sum."""
+    m = len(a)
+    total = np.zeros(m, np.result_type(a, b))
+    for i in range(m):
+        for j in range(m):
+            total[(i + j) % m] += a[i] * b[j]
+    return total
+
+
+def spread(a: Array, z: Array) -> Array:
+    """The transpose of b -> around(a, b), at z."""
+    m = len(a)
+    total = np.zeros(m)
+    for i in range(m):
+        for j in range(m):
+            total[j] += a[i] * z[(i + j) % m]
+    return total
+
+
 def phi(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array) -> Array:
     """phi(x) of one vector, entry by entry; x and tensors may be complex."""
     kind, d = settings["kind"], len(x)
@@ -122,6 +150,12 @@ def phi(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array) -> Array:
     if kind == "sketch":
         both = np.concatenate([x, [x[i] * x[j] for i in range(d) for j in range(d)]])
         return times(p["proj"].T, both)
+    if kind == "tensor_sketch":
+        u = [times(H, x) for H in p["H"]]
+        blocks = [p["c"][:1], p["c"][1] * x, p["c"][2] * around(u[0], u[1])]
+        if len(u) == 3:
+            blocks.append(p["c"][3] * around(around(u[0], u[1]), u[2]))
+        return times(p["proj"].T, np.concatenate(blocks))
     raise AssertionError(kind)
 
 
@@ -163,4 +197,31 @@ def pullback(
         return z[:d] + (Z + Z.T) @ x, {
             "proj": np.outer(np.concatenate([x, np.outer(x, x).ravel()]), g)
         }
+    if kind == "tensor_sketch":
+        return _pulled_sketch(p, x, g)
     raise AssertionError(kind)
+
+
+def _pulled_sketch(p: Mapping[str, Array], x: Array, g: Array) -> tuple[Array, dict[str, Array]]:
+    """The backward of a tensor sketch by the formulas of PHI-18."""
+    c, H, d, m = p["c"], p["H"], len(x), p["H"].shape[1]
+    z = p["proj"] @ g
+    of_place = [
+        z[:1],
+        z[1 : 1 + d],
+        *(z[1 + d + n * m : 1 + d + (n + 1) * m] for n in range(len(H) - 1)),
+    ]
+    u = [each @ x for each in H]
+    terms = [np.ones(1), x, around(u[0], u[1])]
+    bars = [c[2] * spread(u[1], of_place[2]), c[2] * spread(u[0], of_place[2])]
+    if len(u) == 3:
+        terms.append(around(terms[2], u[2]))
+        for n, (a, b) in enumerate(((1, 2), (0, 2))):
+            bars[n] = bars[n] + c[3] * spread(around(u[a], u[b]), of_place[3])
+        bars.append(c[3] * spread(terms[2], of_place[3]))
+    pulled = c[1] * of_place[1] + sum(each.T @ bar for each, bar in zip(H, bars, strict=True))
+    return pulled, {
+        "c": np.array([t @ each for t, each in zip(terms, of_place, strict=True)]),
+        "H": np.array([np.outer(bar, x) for bar in bars]),
+        "proj": np.outer(np.concatenate([k * t for k, t in zip(c, terms, strict=True)]), g),
+    }

@@ -220,6 +220,20 @@ def pairs(x: Array, every: bool) -> Array:
     return np.array([*x, *products])
 
 
+def hashed(c: Array, H: Array, x: Array) -> Array:
+    """[c_0; c_1 x; c_2 T_2; ...], a term of T_n for each tuple of buckets, filed under their sum."""
+    blocks, m = [c[:1], c[1] * x], H.shape[1]
+    for n in range(2, len(c)):
+        block = np.zeros(m, np.result_type(c, H, x))
+        for buckets in itertools.product(range(m), repeat=n):
+            term = np.asarray(1.0, x.dtype)
+            for sketch, bucket in enumerate(buckets):
+                term = term * (H[sketch, bucket] @ x)
+            block[sum(buckets) % m] += term
+        blocks.append(c[n] * block)
+    return np.concatenate(blocks)
+
+
 def feature_map(
     settings: dict[str, Any] | str | None, tensors: dict[str, Array], x: Array
 ) -> Array:
@@ -248,6 +262,8 @@ def feature_map(
         return total
     if kind == "sketch":
         return pairs(x, every=True) @ tensors["in/proj"]
+    if kind == "tensor_sketch":
+        return hashed(tensors["in/phi/c"], tensors["in/phi/H"], x) @ tensors["in/proj"]
     return x
 
 

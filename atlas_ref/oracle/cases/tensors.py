@@ -123,7 +123,7 @@ def check_shapes(header: Any, inputs: Mapping[str, Any], table: Mapping[str, Ten
     """
     sizes: dict[str, Any] = {}
     if header.rule in FAMILY:
-        sizes["c"] = (header.window, "window")
+        sizes |= {"c": (header.window, "window"), **feature_maps.stated_sizes(header.feature_map)}
     for key in table:
         if key not in inputs:
             continue
@@ -141,13 +141,8 @@ def check_shapes(header: Any, inputs: Mapping[str, Any], table: Mapping[str, Ten
                 f"feature_map {header.feature_map.kind}",
             )
         bind_dims(key, shape, axes, sizes)
-        if (
-            key in ("in/proj", "in/x", "in/k")
-            and header.feature_map.kind == "sketch"
-            and "d_in" in sizes
-        ):
-            d = sizes["d_in"][0]
-            sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
+        if key in ("in/proj", "in/x", "in/k", "in/phi/H"):
+            sizes = feature_maps.sketched(header.feature_map, sizes) | sizes
         if key in ("in/param/W_V", "in/v") and "d_in" in sizes:
             sizes["d_kv"] = (sizes["d_in"][0] + sizes["d_out"][0], "d_in + d_out")
     for axis, (size, by) in sizes.items():

@@ -115,7 +115,7 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
     header = case.header
     if rule.has_window:
         sizes |= {"window": header.window, "feature_map": header.feature_map}
-        if header.feature_map.kind in ("linear", "random_fourier", "sketch"):
+        if header.feature_map.kind in feature_maps.OF_ANY_WIDTH:
             sizes["features"] = feature_maps.d_phi(
                 header.feature_map, sizes["d_in"], phi_of(inputs)
             )

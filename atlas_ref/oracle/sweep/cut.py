@@ -98,6 +98,9 @@ def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[st
     d = len(keep)
     if kind == "sketch":
         return {"d_sketch": range(d + d * d)}
+    if kind == "tensor_sketch":  # the constant, the entries that stay, and all buckets
+        behind = range(1 + sizes["d_in"], sizes["d_sketch"])
+        return {"d_sketch": [0, *(1 + i for i in keep), *behind]}
     return {
         "d_phi": keep
         if kind in _SAME

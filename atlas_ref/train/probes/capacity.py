@@ -117,7 +117,7 @@ class Settings(Frozen):
 
     def width(self) -> int:
         """Columns of phi, which are the rule's d_in."""
-        open_width = self.feature_map.kind in ("linear", "random_fourier", "sketch")
+        open_width = self.feature_map.kind in feature_maps.OF_ANY_WIDTH
         if open_width:
             return self.features or self.d_k
         return feature_maps.d_phi(self.feature_map, self.d_k)

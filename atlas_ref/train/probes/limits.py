@@ -65,6 +65,10 @@ def rank(
             return min(columns, d_k)
         case "random_fourier":
             return columns
+        case "tensor_sketch":
+            raise ValueError(
+                "feature_map tensor_sketch: no rank is stated, it depends on the drawn hashes"
+            )
         case "sketch":
             return min(columns, rank(feature_maps.Monomials(), d_k))
         case _:
@@ -97,7 +101,7 @@ def moments(settings: Settings, count: int) -> Moments | None:
     Least squares with any map; the Hebbian sum of some passes, and one pass of the Delta rule, with
     any retain gate of 1, of keys that no map has lifted.
     """
-    if settings.keys != "unit":
+    if settings.keys != "unit" or settings.feature_map.kind == "tensor_sketch":
         return None
     if settings.memory == LEAST_SQUARES:
         return _least_squares(limit(settings), count)

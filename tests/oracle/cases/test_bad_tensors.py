@@ -20,6 +20,7 @@ NS: dict[str, Any] = {"rule": "newton_schulz"}
 MAP: dict[str, Any] = {"rule": "feature_map"}
 LINEAR: dict[str, Any] = {"feature_map": {"kind": "linear"}}
 SKETCH: dict[str, Any] = {"feature_map": {"kind": "sketch"}}
+HASHED: dict[str, Any] = {"feature_map": {"kind": "tensor_sketch"}}
 CARRY: dict[str, Any] = {"window": 3, "history": 2, "convention": "atlas-rnn"}
 GATED: dict[str, Any] = {"window": 3, "history": 2, "window_gate": True}
 LATER: dict[str, Any] = {"window": 3, "convention": {"order": "momentum_then_window"}}
@@ -60,6 +61,7 @@ MISSING = [
     axes("in/window_gate_before", "(..., n)", GATED),
     axes("in/phi/W", "(d_phi, d_in)", LINEAR),
     axes("in/proj", "(d_sketch, d_phi)", SKETCH),
+    axes("in/phi/H", "(d_hashes, d_buckets, d_in)", HASHED),
     axes("in/G", "(..., d_out, d_phi)", NS),
     axes("in/x", "(..., d_in)", MAP),
     axes("in/x", "(B, T, d_model)", TOKEN),
@@ -101,6 +103,10 @@ SHAPES = [
     )}),
     Bad("in/G: axis d_out has size 0, at least 1 is needed", {}, {"in/G": rows(0, 3), "in/X_bar": GONE}, NS),
     Bad("in/proj: shape (19, 4) makes d_sketch 19, but d_in + d_in^2 makes it 20", {}, {"in/proj": rows(19, 4)}, SKETCH),
+    Bad("in/phi/c: shape (4,) makes d_terms 4, but degree + 1 makes it 3", {}, {"in/phi/c": rows(4)}, HASHED),
+    Bad("in/phi/H: shape (3, 4, 4) makes d_hashes 3, but degree makes it 2", {}, {"in/phi/H": rows(3, 4, 4)}, HASHED),
+    Bad("in/phi/H: shape (2, 4, 3) makes d_in 3, but in/k makes it 4", {}, {"in/phi/H": rows(2, 4, 3)}, HASHED),
+    Bad("in/proj: shape (8, 4) makes d_sketch 8, but 1 + d_in + d_buckets makes it 9", {}, {"in/proj": rows(8, 4)}, HASHED),
     Bad("in/phi/W: shape (4, 5) makes d_in 5, but in/k makes it 4", {}, {"in/phi/W": rows(4, 5)}, LINEAR),
     Bad("in/param/W_retain: shape (2, 1, 6) makes d_kv 6, but d_in + d_out makes it 7", {}, {"in/param/W_retain": rows(2, 1, 6)}, TOKEN),
     Bad("in/param/W_retain: 2 gates, expected 1 or one per output dimension, 3", {}, {"in/param/W_retain": rows(2, 2, 7), "in/param/b_retain": rows(2, 2)}, TOKEN),

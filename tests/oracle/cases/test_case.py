@@ -33,6 +33,7 @@ WHOLE = {
     "fourier": {"feature_map": {"kind": "random_fourier"}, "features": 6},
     "mlp": {"feature_map": {"kind": "residual_mlp"}},
     "sketch": {"feature_map": {"kind": "sketch"}},
+    "tensor_sketch": {"feature_map": {"kind": "tensor_sketch", "degree": 3}, "features": 5},
     "surrogate": {"rule": "titans_lmm", "level": "token", "convention": SURROGATE},
     "newton_schulz": {"rule": "newton_schulz"},
     "feature_map": {"rule": "feature_map"},

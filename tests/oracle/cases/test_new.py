@@ -67,6 +67,7 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
         ["omega", "--feature-map", "monomials"],
         ["omega", "--feature-map", '{"kind": "elementwise", "degree": 3}'],
         ["omega", "--feature-map", "sketch", "--features", 5],
+        ["omega", "--feature-map", "tensor_sketch", "--features", 5],
         ["omega", "--level", "token", "--window", 3, "--window-weights", "softmax"],
         [
             "omega",
@@ -110,6 +111,7 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
             "newton_schulz.coefficients=cubic",
         ],
         ["feature_map", "--feature-map", "sketch", "--features", 3],
+        ["feature_map", "--feature-map", '{"kind": "tensor_sketch", "degree": 3}'],
         ["feature_map"],
     ],
     ids=lambda options: " ".join(map(str, options)),
