@@ -3,7 +3,8 @@
 The same map with the same parameters acts on keys and queries. Each kind is one settings model and
 one function. Specified in specs/feature_maps.md.
 
-Kernels, bounds, capacity, special cases, cost, pullbacks, stable steps: PHI-11 to PHI-17.
+Where a map has tensors, `learned` says whether they have derivatives (PHI-20). Kernels, bounds,
+capacity, special cases, cost, pullbacks, stable steps: PHI-11 to PHI-17.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Linear(Frozen):
     """phi(x) = W x, with W (d_phi, d_in)."""
 
     kind: Literal["linear"] = "linear"
+    learned: bool = True
 
 
 class RandomFourier(Frozen):
@@ -50,6 +52,7 @@ class RandomFourier(Frozen):
 
     kind: Literal["random_fourier"] = "random_fourier"
     bandwidth: Positive = 1.0
+    learned: bool = True
 
 
 class Elu(Frozen):
@@ -63,6 +66,7 @@ class ResidualMlp(Frozen):
 
     kind: Literal["residual_mlp"] = "residual_mlp"
     activation: Literal["silu", "gelu"] = "silu"
+    learned: bool = True
 
 
 class Polynomial(Frozen):
@@ -116,6 +120,7 @@ class Sketch(Frozen):
 
     kind: Literal["sketch"] = "sketch"
     degree: Literal[2] = 2
+    learned: bool = True
 
 
 FeatureMap = Annotated[
@@ -174,9 +179,22 @@ def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Arr
 
     Raises:
         ValueError: a tensor of the map that is missing, unknown or misshapen.
+
+    Source: PHI-20.
     """
     _check_tensors(feature_map, parameters, x.shape[-1])
+    if frozen(feature_map):
+        parameters = {name: ops.stop_gradient(tensor) for name, tensor in parameters.items()}
     return _MAPS[feature_map.kind](feature_map, parameters, x)
+
+
+def frozen(feature_map: FeatureMap) -> tuple[str, ...]:
+    """Names of the tensors of a map that have no derivative: all where it is not learned, or none.
+
+    Source: PHI-20.
+    """
+    learned = getattr(feature_map, "learned", True)  # a map without tensors has no such setting
+    return () if learned else tuple(TENSORS[feature_map.kind])
 
 
 def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -> None:

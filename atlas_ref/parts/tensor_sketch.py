@@ -27,6 +27,7 @@ class TensorSketch(Frozen):
 
     kind: Literal["tensor_sketch"] = "tensor_sketch"
     degree: Literal[2, 3] = 2
+    learned: bool = True
 
     def rows(self, d_in: int, buckets: int) -> int:
         """Length of what proj reads: 1 + d_in + (degree - 1) buckets."""

@@ -1020,6 +1020,20 @@ BACKWARD: tuple[Mutant, ...] = (
         gradients("omega-plain-M0", "omega-plain-v"),
     ),
     Mutant(
+        "frozen-map-learns",
+        "tensors of a map that is not learned have a gradient",
+        "atlas_ref.parts.feature_maps:frozen",
+        constant(lambda feature_map: ()),
+        (f"{_TARGETS}::test_frozen_tensors_have_no_gradient",),
+    ),
+    Mutant(
+        "frozen-map-holds-keys",
+        "no gradient to keys through a map that is not learned",
+        "atlas_ref.parts.feature_maps:of_checked",
+        Edited("(feature_map, parameters, x)", "(feature_map, parameters, ops.stop_gradient(x))"),
+        gradients("map-frozen-x"),
+    ),
+    Mutant(
         "gamma-no-gradient",
         "the weights get no gradient",
         f"{_OMEGA}:_weights",

@@ -235,6 +235,16 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
             {"kind": "tensor_sketch", "degree": 3},
         )
     },
+    "map-frozen": (
+        request(
+            "feature_map",
+            heads=2,
+            window=1,
+            feature_map={"kind": "random_fourier", "learned": False},
+        ),
+        None,
+        {},
+    ),
 }
 
 
@@ -295,6 +305,7 @@ GRADIENTS = {
     "ns-tall": "G",
     "ns-near-eps": "G",
     "ns-clamp": "G",
+    "map-frozen": "x",
 }
 
 
@@ -308,6 +319,11 @@ def test_gradient(name: str, key: str) -> None:
     want = complex_step(header, inputs, f"in/{key}", bars)
     found = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors[f"grad/{key}"]
     assert_close(f"{name}: grad/{key}", found, want, ANALYTIC)
+
+
+def test_frozen_tensors_have_no_gradient() -> None:
+    found = atlas_ref.evaluate(atlas_ref.make(*built("map-frozen")), grad=True).tensors
+    assert {name for name in found if name.startswith("grad/")} == {"grad/x"}
 
 
 # -- splitting -------------------------------------------------------------------------------------

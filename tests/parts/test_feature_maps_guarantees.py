@@ -112,6 +112,20 @@ def test_random_fourier_features_approach_the_gaussian_kernel(bandwidth: float) 
 
 
 @pytest.mark.clause("PHI-11")
+@pytest.mark.parametrize("bandwidth", [0.5, 2.0])
+def test_terms_of_the_random_kernel_have_the_stated_mean_and_variance(bandwidth: float) -> None:
+    settings, count = feature_maps.RandomFourier(bandwidth=bandwidth), 100_000
+    p = feature_maps.init(settings, 6, 1, features=count)
+    for x, y in zip(0.4 * gaussian(6, 6), 0.4 * gaussian(6, 6, seed=1), strict=True):
+        left, right = (feature_maps.apply(settings, p, each) for each in (x, y))
+        terms = count * left * right
+        m = math.exp(-np.sum((x - y) ** 2) / (2 * bandwidth**2))
+        squares = (terms - m) ** 2
+        for sample, want in ((terms, m), (squares, 1 - m**2 + m**4 / 2)):
+            assert abs(np.mean(sample) - want) < 5 * np.std(sample) / math.sqrt(count)
+
+
+@pytest.mark.clause("PHI-11")
 def test_the_reciprocal_of_the_bandwidth_would_be_another_kernel() -> None:
     x, y = np.array([0.5, 0.0]), np.array([0.0, 0.5])
     settings = feature_maps.RandomFourier(bandwidth=0.5)

@@ -18,7 +18,7 @@ RULE_INPUTS = {
     "omega": (
         "k v q retain log_retain momentum log_momentum step_size step_size_memory "
         "window_weights window_gate M0 S0"
-        " window_k window_v window_residual phi/W phi/W1 phi/W2 phi/c phi/H proj"
+        " window_k window_v window_residual phi/W phi/b phi/W1 phi/W2 phi/c phi/H proj"
     ),
 }
 TOKEN_INPUTS = (
@@ -190,7 +190,15 @@ def evaluated(row: Row | Limit, side: Side, x: Inputs, cotangents: Inputs) -> tu
     whole = header(row, side) | _gate_axis(tensors)
     out = atlas_ref.evaluate(atlas_ref.make(whole, case), grad=True).tensors
     results = {name: layout(name, out[f"out/{name}"]) for name in cotangents}
-    return results, back({name: out[f"grad/{name}"] for name in tensors})[0]
+    constants = {name: np.zeros_like(tensors[name]) for name in _frozen(side) & tensors.keys()}
+    own = {name: out[f"grad/{name}"] for name in tensors if name not in constants}
+    return results, back(constants | own)[0]
+
+
+def _frozen(side: Side) -> set[str]:
+    """Tensors of a map that is not learned, which have no gradient."""
+    learned = side.header.get("feature_map", {}).get("learned", True)
+    return set() if learned else {"phi/W", "phi/b"}
 
 
 def _gate_axis(tensors: Inputs) -> Inputs:

@@ -164,6 +164,18 @@ def unhashed_matrix(x: Inputs, constant: float) -> Any:
     return np.concatenate([np.full((1, d), constant), np.eye(d), np.zeros((1, d))])
 
 
+def waves(W: float = 1.0, b: float = 1.0) -> Map:
+    """As many frequencies and phases of random Fourier features as inputs, times a factor each."""
+
+    def frequencies(x: Inputs) -> Any:
+        d = x["k"].shape[-1]
+        return W * (1.0 + np.cos(np.arange(float(d * d)))).reshape(d, d)
+
+    return put(
+        {"phi/W": frequencies, "phi/b": lambda x: b * np.arange(1.0, 1.0 + x["k"].shape[-1])}
+    )
+
+
 def symmetric(name: str) -> Map:
     return put({name: lambda x: x[name] + ops.transpose(x[name])})
 
@@ -254,6 +266,9 @@ def ns(**keys: Any) -> dict[str, Any]:
 MUON_OF_ONE = 1.0
 for _ in range(5):
     MUON_OF_ONE = 3.4445 * MUON_OF_ONE - 4.7750 * MUON_OF_ONE**3 + 2.0315 * MUON_OF_ONE**5
+
+
+FOURIER = {"feature_map": {"kind": "random_fourier"}}
 
 
 def _column(gate: Any, t: int) -> Any:
@@ -768,6 +783,25 @@ RULES: list[Row] = [
             ),
         )
     ],
+    Row(
+        "fourier-even",
+        "random Fourier features of -W and -b are those of W and b, as the cosine is even",
+        ("PHI-4",),
+        left=omega(waves(), header=FOURIER),
+        right=omega(waves(W=-1.0, b=-1.0), header=FOURIER),
+        window=2,
+        twins={"-b with W": {"right": omega(waves(b=-1.0), header=FOURIER)}},
+    ),
+    Row(
+        "fourier-frozen",
+        "frozen random Fourier features are learned ones, in results and in all other gradients",
+        ("PHI-20",),
+        left=omega(waves(), header={"feature_map": {"kind": "random_fourier", "learned": False}}),
+        right=omega(waves(), header=FOURIER),
+        window=2,
+        twins={"another W": {"right": omega(waves(W=1.1), header=FOURIER)}},
+        exact=True,
+    ),
     Row(
         "window-absent",
         "no window weights are weights 1/c",

@@ -71,6 +71,7 @@ FEATURE_MAPS: list[dict[str, Any]] = [
     {"kind": "elementwise", "degree": 3},
     {"kind": "sketch"},
     {"kind": "tensor_sketch", "degree": 3},
+    {"kind": "random_fourier", "learned": False},
 ]
 
 WINDOW_WEIGHTS: list[dict[str, Any]] = [

@@ -32,6 +32,7 @@ from atlas_ref.oracle.cases.tensors import (
 )
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
+from atlas_ref.oracle.subjects.subject import frozen_tensors
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
@@ -394,9 +395,12 @@ def between(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def differentiable(case: Case) -> list[str]:
-    """Names of the inputs that have a gradient: the floating ones but cotangents and constants."""
+    """Names of the inputs that have a gradient: the floating ones but cotangents and constants.
+
+    Source: PHI-20.
+    """
     own = SUBJECTS[case.header.rule].own if case.supported else None
-    constant = own.constants(case.header) if own is not None else set()
+    constant = frozen_tensors(case.header) if own is None else own.constants(case.header)
     return [
         key
         for key, value in case.inputs.items()

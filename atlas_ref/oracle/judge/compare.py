@@ -24,6 +24,7 @@ from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, require_st
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import because_frozen
 
 __all__ = [
     "TOLERANCE",
@@ -282,7 +283,8 @@ def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             alike = ", ".join(
                 dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/"))
             )
-            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
+            why = because_frozen(case.header, name)
+            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
 
 
 def _results_of(case: Case, ours: Iterable[str]) -> list[str]:

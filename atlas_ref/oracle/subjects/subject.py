@@ -316,7 +316,31 @@ def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:
 def phi_tensors(header: Any) -> dict[str, Tensor]:
     """Tensors of the case's feature map."""
     names = feature_maps.TENSORS.get(header.feature_map.kind, {})
-    return {
-        "in/proj" if name == "proj" else f"in/phi/{name}": Tensor(axes)
-        for name, axes in names.items()
+    return {_of_phi(name): Tensor(axes) for name, axes in names.items()}
+
+
+def frozen_tensors(header: Any) -> set[str]:
+    """Tensors of the feature map that have no derivative, of every level of a block.
+
+    Source: PHI-20.
+    """
+    own = {_of_phi(name) for name in feature_maps.frozen(header.feature_map)}
+    levels = {
+        f"in/level{number}/{_of_phi(name).removeprefix('in/')}"
+        for number, level in enumerate(header.levels or ())
+        for name in feature_maps.frozen(level.feature_map)
     }
+    return own | levels
+
+
+def because_frozen(header: Any, gradient: str) -> str:
+    """Why a case has no such gradient, where its feature map is not learned, else nothing."""
+    name = gradient.replace("grad/", "in/", 1)
+    if name not in frozen_tensors(header):
+        return ""
+    return "; the map is not learned, so its tensors have no gradient"
+
+
+def _of_phi(name: str) -> str:
+    """The name in a case of a tensor of a feature map."""
+    return "in/proj" if name == "proj" else f"in/phi/{name}"
