@@ -112,6 +112,7 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
         ],
         ["feature_map", "--feature-map", "sketch", "--features", 3],
         ["feature_map", "--feature-map", '{"kind": "tensor_sketch", "degree": 3}'],
+        ["omega", "--feature-map", '{"kind": "random_fourier", "learned": false}'],
         ["feature_map"],
     ],
     ids=lambda options: " ".join(map(str, options)),
