@@ -124,8 +124,8 @@ def new(
     rule: Annotated[
         str,
         typer.Argument(
-            help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, dplr, newton_schulz, "
-            "feature_map or cms",
+            help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, dplr, recurrence, "
+            "newton_schulz, feature_map or cms",
             autocompletion=options.rules,
         ),
     ],

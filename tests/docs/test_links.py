@@ -35,6 +35,7 @@ FAMILIES += (
     "DEEPCASE",
     "TNTCASE",
     "DPLRCASE",
+    "RECUR",
     "BLOCKS",
     "MODEL",
 )

@@ -132,8 +132,8 @@ class Header(Frozen):
     )
     parameters: dict[str, Any] | None = Field(
         None,
-        description="rule layer: arguments of its constructor; rules deep_memory, tnt and dplr: "
-        "their settings; reserved rules: free",
+        description="rule layer: arguments of its constructor; rules deep_memory, tnt, dplr and "
+        "recurrence: their settings; reserved rules: free",
     )
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")

@@ -45,7 +45,7 @@ class Request(Frozen):
         periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
             of rule cms those of all levels.
         levels, combine: of rule cms: names of rules, or what a case says of each level.
-        parameters: of rules deep_memory, tnt and dplr, as a case has them.
+        parameters: of rules deep_memory, tnt, dplr and recurrence, as a case has them.
     """
 
     rule: str

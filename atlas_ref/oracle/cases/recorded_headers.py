@@ -1,6 +1,7 @@
-"""Headers of recordings of public projects, which are read as those of layers, or of rule dplr.
+"""Headers of recordings of public projects, read as those of layers, of rule dplr or recurrence.
 
-Specified in specs/layer_cases.md (LAYER-17, LAYER-18) and specs/dplr_cases.md (DPLRCASE-8).
+Specified in specs/layer_cases.md (LAYER-17, LAYER-18), specs/dplr_cases.md (DPLRCASE-8) and
+specs/recurrences.md (RECUR-9).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 from atlas_ref.messages import shown
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.dplr.members import MEMBERS
-from atlas_ref.oracle.subjects import LAYER, dplr
+from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
+from atlas_ref.oracle.subjects import LAYER, dplr, recurrence
 
 #: Layer of a case -> word of the key `rule` in such a recording.
 WORDS = {
@@ -101,39 +103,70 @@ COUNTS = {"num_householder": "steps", "value_heads_per_key_head": "groups"}
 
 
 def as_member(data: dict[str, Any]) -> dict[str, Any]:
-    """The header of a case of rule dplr in place of a recording of a member (DPLRCASE-8).
+    """The header of a case in place of a recording of a member of the linear family (DPLRCASE-8).
 
     Raises:
-        ValueError: a recording of a recurrence that the rule does not have.
+        ValueError: a recording of a recurrence that no rule has.
     """
     if data.get("rule") != LINEAR_FAMILY:
         return data
     given = data.get("parameters")
     given = given if isinstance(given, dict) else {}
     member = given.get("member")
-    if member not in MEMBERS:
+    if isinstance(member, str) and member in RECURRENCES:
+        return _as_recurrence(data, member)
+    if not isinstance(member, str) or member not in MEMBERS:
         raise ValueError(
-            f"parameters.member: {shown(member)} is no member of rule dplr; {', '.join(MEMBERS)} are"
+            f"parameters.member: {shown(member)} is no member of rule dplr or recurrence; "
+            f"{', '.join((*MEMBERS, *RECURRENCES))} are"
         )
     counts = {name: given[key] for key, name in COUNTS.items() if key in given}
     chosen = {"member": member, "state_layout": "(d_in, d_out)", **counts}
+    return _as_case(data, dplr.SUBJECT.name, chosen)
+
+
+def _as_recurrence(data: dict[str, Any], member: str) -> dict[str, Any]:
+    """The header of a case of rule recurrence in place of such a recording (RECUR-9)."""
+    chosen = {"member": member}
+    if RECURRENCES[member].matrices:
+        chosen["state_layout"] = "(d_in, d_out)"
+    return _as_case(data, recurrence.SUBJECT.name, chosen)
+
+
+def _as_case(data: dict[str, Any], rule: str, parameters: dict[str, Any]) -> dict[str, Any]:
     header = {key: data[key] for key in ("schema", "note") if key in data}
-    return header | {"rule": dplr.SUBJECT.name, "parameters": chosen}
+    return header | {"rule": rule, "parameters": parameters}
 
 
 def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of such a recording under the names that a case has; of others as they are (DPLRCASE-8).
+    """Tensors of such a recording under the names of a case; of others as they are (DPLRCASE-8).
 
     Args:
         text: the header as it stands in the file, a JSON object.
     """
-    if decoded(text).get("rule") != LINEAR_FAMILY:
+    data = decoded(text)
+    if data.get("rule") != LINEAR_FAMILY:
         return dict(tensors)
+    parameters = data.get("parameters")
+    member = parameters.get("member") if isinstance(parameters, dict) else None
+    words: Mapping[str, str] = OF_FAMILY
+    if isinstance(member, str) and member in RECURRENCES:
+        words = _words(member)
     parts = ((*key.partition("/"), value) for key, value in tensors.items())
     return {
-        f"{kind}/{OF_FAMILY.get(name, name)}": _vector(value) if name in OF_ONE_ROW else value
+        f"{kind}/{words.get(name, name)}": _vector(value) if name in OF_ONE_ROW else value
         for kind, _, name, value in parts
     }
+
+
+def _words(member: str) -> dict[str, str]:
+    """Words of the recorded tensors of a member -> names of a case (RECUR-9)."""
+    of, words = RECURRENCES[member], {"log_decay": "log_retain"}
+    for word, name in of.words.items():
+        words[word] = name
+        if name in of.states:
+            words |= {f"{word}0": f"{name}0", f"{word}_bar": f"{name}_bar"}
+    return words
 
 
 def _vector(value: Any) -> Any:

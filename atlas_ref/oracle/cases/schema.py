@@ -18,6 +18,7 @@ from atlas_ref.oracle.cases.tensors import (
     bare,
 )
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
+from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
 from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.oracle.subjects.subject import SEQUENCE_KEYS
@@ -69,6 +70,7 @@ def case_schema() -> dict[str, Any]:
         "x-deep-memory": deep_table(),
         "x-tnt": tnt_table(),
         "x-dplr": dplr_table(),
+        "x-recurrence": recurrence_table(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -133,6 +135,7 @@ def _contracts() -> list[dict[str, Any]]:
         deep_contract(),
         tnt_contract(keys),
         dplr_contract(keys, SHARED_FORMS),
+        recurrence_contract(keys),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},

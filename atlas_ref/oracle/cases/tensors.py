@@ -21,6 +21,8 @@ COTANGENTS = (
     "in/S_bar",
     "in/z_bar",
     "in/A_bar",
+    "in/K_bar",
+    "in/h_bar",
     "in/X_bar",
     "in/phi_bar",
 )

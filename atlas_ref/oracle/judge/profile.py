@@ -39,7 +39,8 @@ def token_axis(case: Case, name: str) -> int | None:
     if axes is None or not SUBJECTS[case.header.rule].has_tokens:
         return None
     if axes.axes == "gate":
-        return -2 if case.inputs[key].ndim == case.inputs["in/k"].ndim else -1
+        rows = case.inputs["in/k" if "in/k" in case.inputs else "in/x"]  # hgrn has no key (RECUR-3)
+        return -2 if case.inputs[key].ndim == rows.ndim else -1
     words = axes.axes.split()
     return words.index("T") - len(words) if "T" in words else None
 

@@ -14,6 +14,7 @@ from atlas_ref.oracle.subjects import (
     layer,
     memory,
     newton_schulz,
+    recurrence,
     tnt,
 )
 from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
@@ -29,6 +30,7 @@ SUBJECTS: dict[str, Subject] = {
     deep_memory.SUBJECT.name: deep_memory.SUBJECT,
     tnt.SUBJECT.name: tnt.SUBJECT,
     dplr.SUBJECT.name: dplr.SUBJECT,
+    recurrence.SUBJECT.name: recurrence.SUBJECT,
     BLOCK: block.subject(_MEMORIES),
     LAYER: layer.SUBJECT,
 }

@@ -65,7 +65,7 @@ def test_a_recording_of_every_member_is_read_and_of_another_refused(tmp_path):
     )
     header = {"schema": 1, "rule": "family", "parameters": {"member": "mesa"}}
     save(tmp_path / "mesa.safetensors", header, {"in/k": np.ones((2, 3))})
-    with pytest.raises(atlas_ref.CaseError, match=r"'mesa' is no member of rule dplr"):
+    with pytest.raises(atlas_ref.CaseError, match=r"'mesa' is no member of rule dplr or rec"):
         atlas_ref.load(tmp_path / "mesa.safetensors")
 
 

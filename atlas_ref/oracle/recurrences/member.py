@@ -1,0 +1,91 @@
+"""What a member of rule recurrence declares: its tensors, its rule, a plain loop, draws (RECUR-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.types import Array
+
+Inputs = Mapping[str, Any]
+Results = dict[str, Array]
+Shapes = dict[str, tuple[int, ...]]
+
+#: Axes of the matrices of a state, as the rule has them or turned.
+Layout = Literal["(d_out, d_in)", "(d_in, d_out)"]
+
+#: Tensors that every member has beside its own.
+SHARED = {
+    "in/active": Tensor("T", "1", mask=True),
+    "in/reset": Tensor("T", "0", mask=True),
+    "in/y_bar": Tensor("... T d_out", "no gradients"),
+}
+
+
+class Settings(NamedTuple):
+    """Settings of a case that a member may have (RECUR-5)."""
+
+    query_scale: Any
+    turned: bool
+
+    def matrix(self, M: Array) -> Array:
+        """A matrix of the state from the layout of the case to that of the rule, or back."""
+        return M.swapaxes(-1, -2) if self.turned else M
+
+
+class Member(NamedTuple):
+    """One member (RECUR-6).
+
+    Attributes:
+        source: code that it is taken from.
+        tensors: its own inputs in order, with their ranges; a log of a gate may be -inf.
+        states: names of the state, each with an input NAME0, a cotangent NAME_bar and a result.
+        matrices: those of them that have a layout.
+        settings: parameters that it has beside `member`.
+        clause: of its recurrence.
+        shapes: (inputs) -> shapes of its inputs and states in the layout of the rule, by the name
+            without `in/`; "y" of its reads.
+        evaluate: (inputs, settings) -> results, by the rule.
+        plain: (inputs, settings, rounding) -> the same by a plain loop.
+        draw: (request, generator) -> its inputs where nothing grows.
+        words: word of a recorded tensor -> name without `in/`; those of states bare.
+    """
+
+    source: str
+    tensors: Mapping[str, Tensor]
+    states: tuple[str, ...]
+    matrices: tuple[str, ...]
+    settings: tuple[str, ...]
+    clause: str
+    shapes: Callable[[Inputs], Shapes]
+    evaluate: Callable[[Inputs, Settings], Results]
+    plain: Callable[[Inputs, Settings, Rounding], Results]
+    draw: Callable[[Any, Any], dict[str, Array]]
+    words: Mapping[str, str]
+
+
+def masks(x: Inputs) -> dict[str, Any]:
+    """Tokens that are active, and resets, where a case has them."""
+    return {
+        name: np.asarray(x[f"in/{name}"]).astype(bool)
+        for name in ("active", "reset")
+        if f"in/{name}" in x
+    }
+
+
+def writes(x: Inputs, t: int) -> bool:
+    """Whether a token changes the state (RECUR-1)."""
+    return "in/active" not in x or bool(x["in/active"][t])
+
+
+def starts(x: Inputs, t: int) -> bool:
+    """Whether a packed sequence starts at a token (RECUR-1)."""
+    return "in/reset" in x and bool(x["in/reset"][t])
+
+
+def stored(rounding: Rounding, x: Array) -> Array:
+    """A state between two tokens, as a program keeps it (TOL-8)."""
+    return x if rounding.store is None else rounding.store(x)

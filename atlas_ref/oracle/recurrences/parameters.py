@@ -1,0 +1,65 @@
+"""The key `parameters` of a case of rule recurrence, and the keys beside it (RECUR-5)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from atlas_ref.oracle.parameters import check_keys, check_names, validated
+from atlas_ref.oracle.recurrences.member import Layout, Member, Settings
+from atlas_ref.oracle.recurrences.members import MEMBERS
+from atlas_ref.types import Frozen
+
+#: Names of members.
+Name: Any = Literal[tuple(MEMBERS)]
+
+#: Keys of a header of this rule.
+KEYS = ("schema", "rule", "level", "form", "parameters", "note")
+
+
+class Parameters(Frozen):
+    """Settings of a case of rule recurrence (RECUR-5).
+
+    Attributes:
+        member: name of the recurrence.
+        query_scale: what a query is multiplied by.
+        state_layout: axes of the matrices of the first and the last state.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    member: Name
+    query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
+    state_layout: Layout = "(d_out, d_in)"
+
+    @property
+    def of(self) -> Member:
+        return MEMBERS[self.member]
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.query_scale, self.state_layout == "(d_in, d_out)")
+
+
+def check_header(header: Any) -> None:
+    """Refuse keys of other rules, and settings that the member does not have (RECUR-5).
+
+    Raises:
+        ValueError: names the key or the parameter, what was found and what is needed.
+    """
+    check_keys(header, KEYS)
+    own = parsed(header)
+    for name in header.parameters:
+        if name not in ("member", *own.of.settings):
+            raise ValueError(f"parameters.{name}: the member {own.member} has none")
+
+
+def parsed(header: Any) -> Parameters:
+    """The parameters of a case, validated one by one (RECUR-5).
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    parameters: Parameters = validated(Parameters, check_names(header, Parameters.model_fields))
+    return parameters
