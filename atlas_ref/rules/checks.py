@@ -343,18 +343,21 @@ def _check_precision(tokens: Any, state: Any) -> None:
     check_one_precision(arrays)
 
 
-def check_one_precision(arrays: Mapping[str, Array]) -> None:
-    """Require one backend of all arrays, and of all the precision of k (BACKEND-4).
+def check_one_precision(arrays: Mapping[str, Array], *, of: str = "k") -> None:
+    """Require one backend of all arrays, and of all the precision of one (BACKEND-4).
+
+    Args:
+        of: name of the array whose precision the others need.
 
     Raises:
         ValueError: names the array that differs.
     """
     require_one(arrays)
-    expected = precision(arrays["k"])
+    expected = precision(arrays[of])
     for name, array in arrays.items():
         if (own := precision(array)) != expected:
             raise ValueError(
-                f"{name}: {own}, but k is {expected}; cast them to one precision "
+                f"{name}: {own}, but {of} is {expected}; cast them to one precision "
                 "(start and init take dtype)"
             )
 

@@ -13,7 +13,7 @@ from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_entries, check_values
+from atlas_ref.oracle.subjects.values import check_entries, check_log, check_values
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -154,7 +154,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             words = " or ".join(map(str, dict.fromkeys(needed[name])))
             raise ValueError(f"{name}: shape {tuple(value.shape)}, expected {words}")
         if name.startswith("in/log_"):
-            _check_log(name, value)
+            check_log(name, value)
         else:
             check_values(name, value, TENSORS[name])
     if own.log_chunk is not None:
@@ -196,12 +196,6 @@ def _check_no_zero(log_chunk: int, inputs: Mapping[str, Any]) -> None:
         if name in inputs:
             must = f"must not be that of a gate of 0 under parameters.log_chunk = {log_chunk}"
             check_entries(name, inputs[name], inputs[name] == zero, must)
-
-
-def _check_log(name: str, value: Any) -> None:
-    """Refuse a log of a gate that is above 0 or no number; -inf is the log of 0."""
-    check_values(name, np.where(np.isneginf(value), 0, value).astype(value.dtype), Tensor(""))
-    check_entries(name, value, value > 0, "must be at most 0")
 
 
 def numbers(header: Any, inputs: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from atlas_ref.oracle.recurrences.member import SHARED
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.recurrences.parameters import Parameters, parsed
 from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_entries, check_values
+from atlas_ref.oracle.subjects.values import check_log, check_values
 from atlas_ref.types import Array
 
 
@@ -42,7 +42,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _check_shapes(own, inputs)
     for name, value in inputs.items():
         if name.startswith("in/log_"):
-            _check_log(name, value)
+            check_log(name, value)
         else:
             check_values(name, value, known[name])
     return {name: inputs[name] for name in known if name in inputs}
@@ -72,12 +72,6 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> dict[str, tuple[int, .
             found["in/y_bar" if name == "y" else f"in/{name}"] = shape
     T = found["in/y_bar"][-2]
     return {**found, "in/active": (T,), "in/reset": (T,)}
-
-
-def _check_log(name: str, value: Any) -> None:
-    """Refuse a log of a gate that is above 0 or no number; -inf is the log of 0."""
-    check_values(name, np.where(np.isneginf(value), 0, value).astype(value.dtype), Tensor(""))
-    check_entries(name, value, value > 0, "must be at most 0")
 
 
 def numbers(header: Any, inputs: Mapping[str, Any]) -> int:

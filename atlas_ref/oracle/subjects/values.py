@@ -41,6 +41,16 @@ def check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None:
         check_entries(key, numbers, numbers > tensor.high, f"must be at most {tensor.high:g}")
 
 
+def check_log(key: str, value: np.ndarray[Any, Any]) -> None:
+    """Refuse a log of a gate that is above 0 or no number; -inf is the log of 0.
+
+    Raises:
+        ValueError: names the tensor, the entry and what is needed.
+    """
+    check_values(key, np.where(np.isneginf(value), 0, value).astype(value.dtype), Tensor(""))
+    check_entries(key, value, value > 0, "must be at most 0")
+
+
 def check_entries(
     key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str
 ) -> None:

@@ -15,13 +15,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from atlas_ref.rules.recurrences.checks import (
-    check_call,
-    check_finite,
-    check_log,
-    check_mask,
-    events,
-)
+from atlas_ref.rules.checks import check_log
+from atlas_ref.rules.recurrences.checks import check_call, check_finite, check_masks, events
 from atlas_ref.rules.sequence import initial
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -66,8 +61,7 @@ class Tokens(Frozen):
     def _are_arrays(self) -> Self:
         check_finite(self, ("k", "v", "q", "s"))
         check_log("log_retain", self.log_retain)
-        for name in ("active", "reset"):
-            check_mask(name, getattr(self, name))
+        check_masks(self)
         return self
 
 
@@ -116,14 +110,12 @@ def _check(tokens: Tokens, state: State) -> None:
     """Match every array with the leading axes and the widths of keys, values and slots."""
     *lead, T, d_in = tokens.k.shape
     d_out, slots = tokens.v.shape[-1], tokens.s.shape[-1]
-    shapes = {
+    needed = {
         "k": (*lead, T, d_in),
         "q": (*lead, T, d_in),
         "v": (*lead, T, d_out),
         "s": (*lead, T, slots),
         "log_retain": (*lead, T, slots),
-        "state.K": (*lead, slots, d_in),
-        "state.M": (*lead, d_out, slots),
     }
-    arrays = {name: getattr(tokens, name) for name in shapes if "." not in name}
-    check_call(arrays | {"state.K": state.K, "state.M": state.M}, shapes)
+    states = {"K": (*lead, slots, d_in), "M": (*lead, d_out, slots)}
+    check_call(tokens, state, T, needed=needed, states=states)

@@ -11,13 +11,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import model_validator
 
-from atlas_ref.rules.recurrences.checks import (
-    check_call,
-    check_finite,
-    check_log,
-    check_mask,
-    events,
-)
+from atlas_ref.rules.checks import check_log
+from atlas_ref.rules.recurrences.checks import check_call, check_finite, check_masks, events
 from atlas_ref.rules.sequence import initial
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -52,8 +47,7 @@ class Tokens(Frozen):
     def _are_arrays(self) -> Self:
         check_finite(self, ("x",))
         check_log("log_retain", self.log_retain)
-        for name in ("active", "reset"):
-            check_mask(name, getattr(self, name))
+        check_masks(self)
         return self
 
 
@@ -80,8 +74,8 @@ def run(tokens: Tokens, state: State) -> tuple[State, Array]:
     Source: fla-core 0.6.0, ops/hgrn/naive.py; RECUR-3.
     """
     *lead, T, d = tokens.x.shape
-    arrays = {"x": tokens.x, "log_retain": tokens.log_retain, "state.h": state.h}
-    check_call(arrays, {"log_retain": (*lead, T, d), "state.h": (*lead, d)})
+    needed = dict.fromkeys(("x", "log_retain"), (*lead, T, d))
+    check_call(tokens, state, T, needed=needed, states={"h": (*lead, d)})
     writes, retain, h, reads = events(tokens, T), ops.exp(tokens.log_retain), state.h, []
     for t in range(T):
         h = state.h if writes.reset[t] else h

@@ -119,6 +119,7 @@ def test_one_slot_is_hgrn_of_its_values_and_two_equal_slots_share_its_weight():
         ("gsa", {"log_retain": np.ones((2, 5, 6))}, "log_retain: entries must be at most 0"),
         ("gsa", {"q": np.ones((2, 5, 4), np.float32)}, "q: float32, but k is float64"),
         ("gsa", {"K": np.ones((2, 6, 5))}, r"K: shape \(2, 6, 5\), expected \(2, 6, 4\)"),
+        ("hgrn", {"log_retain": -np.ones((2, 5, 3), np.float32)}, "log_retain: float32, but x is"),
         ("hgrn", {"active": np.ones(5)}, r"active: float64, expected bool \(T,\)"),
         ("hgrn", {"reset": np.ones(4, bool)}, r"reset: shape \(4,\), expected \(5,\)"),
         ("hgrn", {"h": np.ones((2, 4))}, r"h: shape \(2, 4\), expected \(2, 3\)"),
