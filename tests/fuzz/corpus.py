@@ -41,6 +41,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "newton_schulz": ("newton_schulz", {}),
     "feature_map": ("feature_map", {"feature_map": {"kind": "linear"}, "features": 4}),
     "dplr": ("dplr", {"parameters": {"member": "kda"}, "cotangent": True}),
+    "gsa": ("recurrence", {"parameters": {"member": "gsa"}, "reset": 2, "cotangent": True}),
     "tnt": ("tnt", {"reset": 2, "cotangent": True}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
 }
@@ -132,7 +133,7 @@ def write(folder: Path) -> Path:
         _put(folder / "results" / file, results.header, results.tensors)
         recorded = results.tensors if name != "hebbian" else {}
         _put(folder / "case" / file, header, {**tensors, **recorded})
-        if rule not in ("cms", "newton_schulz", "feature_map", "dplr"):
+        if rule not in ("cms", "newton_schulz", "feature_map", "dplr", "recurrence"):
             trace = traced(case, results, grad=False)
             _put(folder / "trace" / file, trace.header, trace.tensors)
     _write_models(folder)
