@@ -1,6 +1,8 @@
-"""Ops that contract axes: means and norms, softmax, matrix products and a triangular solve."""
+"""Ops that contract axes: means and norms, softmax, matrix products and solves."""
 
 from __future__ import annotations
+
+import contextlib
 
 import numpy as np
 
@@ -142,9 +144,64 @@ def solve_triangular(a: Array, b: Array, lower: bool = True, unit: bool = False)
     Raises:
         TapeError: a that is not square, or b with another number of rows.
     """
+    _check_system("solve_triangular", a, b)
+    return _solve_triangular(a, b, lower=lower, unit=unit)
+
+
+def _check_system(name: str, a: Array, b: Array) -> None:
     if shape(a)[-2:-1] != shape(a)[-1:] or shape(a)[-1:] != shape(b)[-2:-1]:
         raise TapeError(
-            f"ops.solve_triangular: a {shape(a)} must be square and match the rows of b "
+            f"ops.{name}: a {shape(a)} must be square and match the rows of b "
             f"{shape(b)}; write b as (..., n, m)"
         )
-    return _solve_triangular(a, b, lower=lower, unit=unit)
+
+
+# -- solve -----------------------------------------------------------------------------------------
+
+
+@primitive
+def _solve(a: Array, b: Array) -> Array:
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    kind = np.result_type(a, b)
+    wide = np.result_type(kind, np.float32)  # the narrowest that LAPACK has
+    a = np.broadcast_to(a, (*lead, *a.shape[-2:])).astype(wide)
+    b = np.broadcast_to(b, (*lead, *b.shape[-2:])).astype(wide)
+    try:
+        return np.linalg.solve(a, b).astype(kind)
+    except np.linalg.LinAlgError:  # one of them is singular, and the others have a solution
+        return _solved_one_by_one(a, b).astype(kind)
+
+
+def _solved_one_by_one(a: Array, b: Array) -> Array:
+    x = np.full_like(b, np.nan)
+    for at in np.ndindex(b.shape[:-2]):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            x[at] = np.linalg.solve(a[at], b[at])
+    return x
+
+
+def _dense_matrix(y: Array, a: Array, b: Array) -> Pullback:
+    return fitted(a, lambda g: -(solve(_mT(a), g) @ _mT(y)))
+
+
+def _dense_right(y: Array, a: Array, b: Array) -> Pullback:
+    return fitted(b, lambda g: solve(_mT(a), g))
+
+
+defvjp(_solve, _dense_matrix, _dense_right)
+
+
+def solve(a: Array, b: Array) -> Array:
+    """Solve a x = b by elimination with row exchanges, batched.
+
+    Formats narrower than float32 are solved in float32. A singular matrix has NaN for a solution.
+
+    Args:
+        a (..., n, n): matrices.
+        b (..., n, m): right-hand sides.
+
+    Raises:
+        TapeError: a that is not square, or b with another number of rows.
+    """
+    _check_system("solve", a, b)
+    return _solve(a, b)

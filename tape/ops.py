@@ -19,7 +19,17 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tape.contractions import logsumexp, matmul, mean, norm, outer, softmax, solve_triangular, vdot
+from tape.contractions import (
+    logsumexp,
+    matmul,
+    mean,
+    norm,
+    outer,
+    softmax,
+    solve,
+    solve_triangular,
+    vdot,
+)
 from tape.core import Array, TapeError, Variable
 from tape.elementwise import (
     absolute,
@@ -115,6 +125,7 @@ __all__ = [
     "slide",
     "softmax",
     "softplus",
+    "solve",
     "solve_triangular",
     "sqrt",
     "square",

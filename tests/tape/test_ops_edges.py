@@ -260,6 +260,25 @@ def test_astype_changes_precision_and_keeps_complex_complex() -> None:
 
 
 @pytest.mark.clause("TAPE-19")
+def test_a_solve_needs_row_exchanges_and_a_singular_matrix_alone_gives_nan() -> None:
+    swap, b = np.array([[0.0, 2.0], [4.0, 0.0]]), np.array([[6.0], [8.0]])
+    assert_close("exchanged", ops.solve(swap, b), np.array([[2.0], [3.0]]), EXACT)
+    both = ops.solve(np.stack([swap, np.ones((2, 2))]), b)
+    assert_close("beside a singular one", both[0], np.array([[2.0], [3.0]]), EXACT)
+    assert np.isnan(both[1]).all()
+
+
+@pytest.mark.clause("TAPE-19")
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_a_solve_in_a_narrow_format_is_that_of_float32_rounded(kind: Any) -> None:
+    a, b = np.array([[3.0, 1.0], [1.0, 2.0]], kind), np.array([[1.0], [1.0]], kind)
+    wide = np.linalg.solve(a.astype(np.float32), b.astype(np.float32))
+    got = ops.solve(a, b)
+    assert got.dtype == kind
+    assert_close("rounded", got.astype(np.float32), wide.astype(kind).astype(np.float32), EXACT)
+
+
+@pytest.mark.clause("TAPE-19")
 def test_solve_triangular_reads_neither_the_other_triangle_nor_a_unit_diagonal() -> None:
     a, b = np.tril(np.arange(1.0, 10.0).reshape(3, 3)), np.arange(6.0).reshape(3, 2)
     poisoned = a + np.triu(np.full((3, 3), np.nan), 1)

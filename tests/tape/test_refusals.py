@@ -162,6 +162,7 @@ def test_all_six_comparisons_are_refused_on_either_side(
             r"must be square and match the rows.*write b as \(\.\.\., n, m\)",
         ),
         (lambda v: ops.solve_triangular(v[0], v), r"must be square and match the rows"),
+        (lambda v: ops.solve(v, v[0]), r"ops.solve: a .* must be square and match the rows"),
     ],
 )
 def test_what_would_lose_the_record_is_refused(use: Callable[[Any], Any], message: str) -> None:
