@@ -250,7 +250,7 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
         raise ValueError(
             f"v: shape {tokens.v.shape}, expected rows for whole tokens of steps = {config.steps}"
         )
-    T, key_lead = rows // config.steps, key_heads(config, tuple(lead))
+    T, key_lead = rows // config.steps, key_heads(config.groups, tuple(lead))
     wide, narrow = (*lead, rows, config.d_in), (*lead, T)
     needed: dict[str, tuple[tuple[int, ...], ...]] = {
         "v": ((*lead, rows, config.d_out),),
@@ -274,12 +274,12 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
     )
 
 
-def key_heads(config: Config, lead: tuple[int, ...]) -> tuple[int, ...]:
+def key_heads(groups: int, lead: tuple[int, ...]) -> tuple[int, ...]:
     """Leading axes of keys and queries: with groups, fewer heads (DPLR-6)."""
-    if config.groups == 1:
+    if groups == 1:
         return lead
-    if not lead or lead[-1] % config.groups:
+    if not lead or lead[-1] % groups:
         raise ValueError(
-            f"v: leading axes {lead}, expected value heads in whole groups of {config.groups}"
+            f"v: leading axes {lead}, expected value heads in whole groups of {groups}"
         )
-    return (*lead[:-1], lead[-1] // config.groups)
+    return (*lead[:-1], lead[-1] // groups)

@@ -141,7 +141,7 @@ def check_call(config: dplr.Config, tokens: Tokens, state: State) -> None:
     if config.steps != 1:
         raise ValueError(f"steps: {config.steps}, but momentum moves once a token; 1 is needed")
     *lead, T, _ = tokens.v.shape
-    heads = dplr.key_heads(config, tuple(lead))
+    heads = dplr.key_heads(config.groups, tuple(lead))
     narrow, wide = (*lead, T), (*lead, T, config.d_in)
     needed: dict[str, tuple[tuple[int, ...], ...]] = {
         "v": ((*lead, T, config.d_out),),

@@ -114,7 +114,7 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     given = given if isinstance(given, dict) else {}
     member = given.get("member")
     if isinstance(member, str) and member in RECURRENCES:
-        return _as_recurrence(data, member)
+        return _as_recurrence(data, given, member)
     if not isinstance(member, str) or member not in MEMBERS:
         raise ValueError(
             f"parameters.member: {shown(member)} is no member of rule dplr or recurrence; "
@@ -125,10 +125,13 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     return _as_case(data, dplr.SUBJECT.name, chosen)
 
 
-def _as_recurrence(data: dict[str, Any], member: str) -> dict[str, Any]:
+def _as_recurrence(data: dict[str, Any], given: dict[str, Any], member: str) -> dict[str, Any]:
     """The header of a case of rule recurrence in place of such a recording (RECUR-9)."""
-    chosen = {"member": member}
-    if RECURRENCES[member].matrices:
+    own = RECURRENCES[member]
+    chosen = {"member": member} | {
+        name: given[key] for key, name in own.counts.items() if key in given
+    }
+    if own.matrices:
         chosen["state_layout"] = "(d_in, d_out)"
     return _as_case(data, recurrence.SUBJECT.name, chosen)
 
@@ -150,12 +153,14 @@ def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
     parameters = data.get("parameters")
     member = parameters.get("member") if isinstance(parameters, dict) else None
     words: Mapping[str, str] = OF_FAMILY
+    flat: Mapping[str, int] = dict.fromkeys((OF_FAMILY.get(name, name) for name in OF_ONE_ROW), -2)
     if isinstance(member, str) and member in RECURRENCES:
-        words = _words(member)
+        words, flat = _words(member), RECURRENCES[member].flat
     parts = ((*key.partition("/"), value) for key, value in tensors.items())
+    named = ((kind, words.get(name, name), value) for kind, _, name, value in parts)
     return {
-        f"{kind}/{words.get(name, name)}": _vector(value) if name in OF_ONE_ROW else value
-        for kind, _, name, value in parts
+        f"{kind}/{name}": _without(value, flat[name]) if name in flat else value
+        for kind, name, value in named
     }
 
 
@@ -169,6 +174,7 @@ def _words(member: str) -> dict[str, str]:
     return words
 
 
-def _vector(value: Any) -> Any:
-    """A matrix of one row as its row; anything else as it is, to be refused by its shape."""
-    return value[..., 0, :] if len(value.shape) > 1 and value.shape[-2] == 1 else value
+def _without(value: Any, axis: int) -> Any:
+    """An array without an axis of one; anything else as it is, to be refused by its shape."""
+    single = value.ndim >= -axis and value.ndim > 1 and value.shape[axis] == 1
+    return value.squeeze(axis) if single else value

@@ -23,6 +23,8 @@ COTANGENTS = (
     "in/A_bar",
     "in/K_bar",
     "in/h_bar",
+    "in/G_bar",
+    "in/bias_bar",
     "in/X_bar",
     "in/phi_bar",
 )

@@ -12,6 +12,7 @@ from atlas_ref.oracle.recurrences.member import (
     Results,
     Settings,
     Shapes,
+    at_token,
     masks,
     starts,
     stored,
@@ -35,7 +36,7 @@ TENSORS = {
 }
 
 
-def _shapes(x: Inputs) -> Shapes:
+def _shapes(x: Inputs, own: Settings) -> Shapes:
     *lead, T, d_in = x["in/k"].shape
     d_out, slots = x["in/v"].shape[-1], x["in/s"].shape[-1]
     return {
@@ -59,7 +60,7 @@ def _evaluate(x: Inputs, own: Settings) -> Results:
 
 
 def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
-    shapes, way = _shapes(x), by.way
+    shapes, way = _shapes(x, own), by.way
     K, M = (
         own.matrix(x[f"in/{name}0"])
         if f"in/{name}0" in x
@@ -68,14 +69,13 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
     )
     first, reads = (K, M), []
     for t in range(shapes["k"][-2]):
-        k, v, q, s = (x[f"in/{name}"][..., t, :] for name in ("k", "v", "q", "s"))
+        k, v, q, s = at_token(x, t, "k", "v", "q", "s")
         K, M = first if starts(x, t) else (K, M)
         if writes(x, t):
             w = by.touch(ops.exp(x["in/log_retain"][..., t, :]))
             K = stored(by, way.scaled_sum(w[..., :, None], K, s[..., :, None] * k[..., None, :]))
             M = stored(by, way.scaled_sum(w[..., None, :], M, v[..., :, None] * s[..., None, :]))
-        asks = q if own.query_scale == 1 else q / np.sqrt(q.shape[-1]).astype(q.dtype)
-        weights = _weights(way.matmul(K, asks[..., None])[..., 0], by)
+        weights = _weights(way.matmul(K, own.asks(q)[..., None])[..., 0], by)
         reads.append(way.matmul(M, weights[..., None])[..., 0])
     y = ops.stack(reads, axis=-2)
     return {"out/y": y, "out/K": own.matrix(K), "out/M": own.matrix(M)}
@@ -89,7 +89,7 @@ def _weights(scores: Array, by: Rounding) -> Array:
     return powers / by.way.matmul(powers[..., None, :], column)[..., 0]
 
 
-def _draw(request: Any, generator: Any) -> dict[str, Array]:
+def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     lead, slots = (request.heads, request.tokens), request.d_out + 1
     gates = generator.uniform(0.8, 1.0, (*lead, slots))
     return {

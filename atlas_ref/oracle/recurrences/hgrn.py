@@ -30,7 +30,7 @@ TENSORS = {
 }
 
 
-def _shapes(x: Inputs) -> Shapes:
+def _shapes(x: Inputs, own: Settings) -> Shapes:
     *lead, T, d = x["in/x"].shape
     return {**dict.fromkeys(("x", "log_retain", "y"), (*lead, T, d)), "h": (*lead, d)}
 
@@ -43,7 +43,7 @@ def _evaluate(x: Inputs, own: Settings) -> Results:
 
 def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
     added = x["in/x"]
-    h = first = x.get("in/h0", ops.zeros_like(added, shape=_shapes(x)["h"]))
+    h = first = x.get("in/h0", ops.zeros_like(added, shape=_shapes(x, own)["h"]))
     reads = []
     for t in range(added.shape[-2]):
         h = first if starts(x, t) else h
@@ -54,7 +54,7 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
     return {"out/y": ops.stack(reads, axis=-2), "out/h": h}
 
 
-def _draw(request: Any, generator: Any) -> dict[str, Array]:
+def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     shape = (request.heads, request.tokens, request.d_out)
     gates = generator.uniform(0.8, 1.0, shape)
     return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.subjects.subject import Rounding, Tensor
 from atlas_ref.types import Array
+from tape import ops
 
 Inputs = Mapping[str, Any]
 Results = dict[str, Array]
@@ -30,6 +31,14 @@ class Settings(NamedTuple):
 
     query_scale: Any
     turned: bool
+    mini_batch: int
+    norm_eps: float
+    groups: int
+    position: int
+
+    def asks(self, q: Array) -> Array:
+        """A query times its factor."""
+        return q if self.query_scale == 1 else q / np.sqrt(q.shape[-1]).astype(q.dtype)
 
     def matrix(self, M: Array) -> Array:
         """A matrix of the state from the layout of the case to that of the rule, or back."""
@@ -46,12 +55,15 @@ class Member(NamedTuple):
         matrices: those of them that have a layout.
         settings: parameters that it has beside `member`.
         clause: of its recurrence.
-        shapes: (inputs) -> shapes of its inputs and states in the layout of the rule, by the name
+        shapes: (inputs, settings) -> shapes of its inputs and states in the layout of the rule, by the name
             without `in/`; "y" of its reads.
         evaluate: (inputs, settings) -> results, by the rule.
         plain: (inputs, settings, rounding) -> the same by a plain loop.
-        draw: (request, generator) -> its inputs where nothing grows.
+        draw: (request, settings, generator) -> its inputs where nothing grows.
         words: word of a recorded tensor -> name without `in/`; those of states bare.
+        counts: word of a recorded parameter -> setting.
+        flat: name without `in/` -> axis of one that a recording has more.
+        check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
     """
 
     source: str
@@ -60,11 +72,30 @@ class Member(NamedTuple):
     matrices: tuple[str, ...]
     settings: tuple[str, ...]
     clause: str
-    shapes: Callable[[Inputs], Shapes]
+    shapes: Callable[[Inputs, Settings], Shapes]
     evaluate: Callable[[Inputs, Settings], Results]
     plain: Callable[[Inputs, Settings, Rounding], Results]
-    draw: Callable[[Any, Any], dict[str, Array]]
+    draw: Callable[[Any, Settings, Any], dict[str, Array]]
     words: Mapping[str, str]
+    counts: Mapping[str, str] = {}
+    flat: Mapping[str, int] = {}
+    check: Callable[[Inputs, Settings], None] = lambda x, own: None
+
+
+def of_last_axes(x: Array, lead: Sequence[int], width: int) -> tuple[int, ...]:
+    """The shape that parameters of heads need: as many last axes of L as they have, and a width."""
+    own = min(max(x.ndim - 1, 0), len(lead))
+    return (*lead[len(lead) - own :], width)
+
+
+def at_token(x: Inputs, t: int, *names: str) -> list[Array]:
+    """Rows of inputs at a token."""
+    return [x[f"in/{name}"][..., t, :] for name in names]
+
+
+def begun(x: Inputs, name: str, shape: tuple[int, ...], like: str = "in/v") -> Array:
+    """A first state in the layout of the case, zero unless given."""
+    return x[f"in/{name}0"] if f"in/{name}0" in x else ops.zeros_like(x[like], shape=shape)
 
 
 def masks(x: Inputs) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from atlas_ref.oracle.recurrences import gsa, hgrn
+from atlas_ref.oracle.recurrences import gsa, hgrn, log_linear, mesa, ttt_linear
 from atlas_ref.oracle.recurrences.member import Member
 
 #: Name of a member -> what it declares.
-MEMBERS: dict[str, Member] = {"gsa": gsa.MEMBER, "hgrn": hgrn.MEMBER}
+MEMBERS: dict[str, Member] = {
+    "gsa": gsa.MEMBER,
+    "hgrn": hgrn.MEMBER,
+    "mesa": mesa.MEMBER,
+    "ttt_linear": ttt_linear.MEMBER,
+    "log_linear": log_linear.MEMBER,
+}
 
 #: Names of states of some member.
 STATES = tuple(sorted({name for member in MEMBERS.values() for name in member.states}))

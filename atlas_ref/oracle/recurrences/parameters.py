@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.oracle.recurrences.member import Layout, Member, Settings
@@ -25,6 +25,8 @@ class Parameters(Frozen):
         member: name of the recurrence.
         query_scale: what a query is multiplied by.
         state_layout: axes of the matrices of the first and the last state.
+        mini_batch, norm_eps: of ttt_linear (RECUR-11).
+        groups, position: of log_linear (RECUR-12): heads that share a key, tokens before the first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,6 +34,10 @@ class Parameters(Frozen):
     member: Name
     query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
     state_layout: Layout = "(d_out, d_in)"
+    mini_batch: Annotated[int, Field(ge=1)] = 16
+    norm_eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    groups: Annotated[int, Field(ge=1)] = 1
+    position: Annotated[int, Field(ge=0)] = 0
 
     @property
     def of(self) -> Member:
@@ -39,7 +45,14 @@ class Parameters(Frozen):
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.query_scale, self.state_layout == "(d_in, d_out)")
+        return Settings(
+            query_scale=self.query_scale,
+            turned=self.state_layout == "(d_in, d_out)",
+            mini_batch=self.mini_batch,
+            norm_eps=self.norm_eps,
+            groups=self.groups,
+            position=self.position,
+        )
 
 
 def check_header(header: Any) -> None:

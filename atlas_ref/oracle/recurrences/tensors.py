@@ -45,6 +45,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             check_log(name, value)
         else:
             check_values(name, value, known[name])
+    own.of.check(inputs, own.settings)
     return {name: inputs[name] for name in known if name in inputs}
 
 
@@ -52,7 +53,8 @@ def _check_shapes(own: Parameters, inputs: Mapping[str, Any]) -> None:
     for name, tensor in own.of.tensors.items():
         if tensor.need == "yes":
             shape = tuple(inputs[name].shape)
-            if len(shape) < 2 or 0 in shape:
+            least = 2 if "T" in tensor.axes.split() else 1
+            if len(shape) < least or 0 in shape:
                 raise ValueError(f"{name}: shape {shape}, axes ({tensor.axes}) above 0 are needed")
     needed = shapes(own, inputs)
     for name, value in inputs.items():
@@ -63,7 +65,7 @@ def _check_shapes(own: Parameters, inputs: Mapping[str, Any]) -> None:
 def shapes(own: Parameters, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The shape of each input, from those that every case of the member has (RECUR-6)."""
     member, found = own.of, dict[str, tuple[int, ...]]()
-    for name, shape in member.shapes(inputs).items():
+    for name, shape in member.shapes(inputs, own.settings).items():
         turned = own.settings.turned and name in member.matrices
         shape = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
         if name in member.states:
@@ -84,7 +86,7 @@ def draw(
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent (RECUR-8)."""
     own = parsed(header)
-    tensors = own.of.draw(request, generator)
+    tensors = own.of.draw(request, own.settings, generator)
     steps = np.arange(request.tokens)
     if request.pulse > 1:
         tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.rules.checks import check_one_precision, check_shapes, check_state_shape
-from atlas_ref.types import Dims, check_array
+from atlas_ref.types import Array, Dims, check_array
 
 #: Name of an array -> the shape that it needs.
 Shapes = Mapping[str, tuple[int, ...]]
@@ -39,6 +39,12 @@ def check_call(tokens: Any, state: Any, T: int, *, needed: Shapes, states: Shape
     numbers = {name: value for name, value in arrays.items() if name not in MASKS}
     numbers |= {f"state.{name}": getattr(state, name) for name in states}
     check_one_precision(numbers, of=next(iter(needed)))
+
+
+def of_last_axes(x: Array, lead: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """The shape that parameters of heads need: a width, behind as many last axes of L as they have."""
+    own = min(max(x.ndim - 1, 0), len(lead))
+    return (*lead[len(lead) - own :], width)
 
 
 def check_masks(tokens: Any) -> None:

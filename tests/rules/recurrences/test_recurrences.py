@@ -9,19 +9,27 @@ import tape
 from atlas_ref.rules.recurrences import gsa, hgrn
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
-from tests.support.recurrences import D_IN, MODULES, STATES, T, computed, drawn, part
+from tests.support.recurrences import (
+    GATED,
+    MODULES,
+    SETTINGS,
+    STATES,
+    T,
+    computed,
+    drawn,
+    driven,
+    part,
+    results,
+    started,
+)
 from tests.truth import recurrence_loops
 
-CLAUSES = ("RECUR-1", "RECUR-2", "RECUR-3")
+CLAUSES = ("RECUR-1", "RECUR-2", "RECUR-3", "RECUR-10", "RECUR-11", "RECUR-12")
 MASKS = {
     "active": np.array([True, False, True, True, False]),
     "reset": np.array([False, False, True, False, False]),
 }
 EVERY = pytest.mark.parametrize("member", MODULES)
-
-
-def scale(member):
-    return D_IN**-0.5 if member == "gsa" else 1.0
 
 
 @pytest.mark.clause(*CLAUSES)
@@ -30,7 +38,7 @@ def scale(member):
 def test_each_is_its_literal_loop(member, masks):
     x = drawn(member, seed=1, **masks)
     got = computed(member, x)
-    for name, value in recurrence_loops.run(member, x, scale(member)).items():
+    for name, value in recurrence_loops.run(member, x, **SETTINGS[member]).items():
         assert_close(name, got[name], value, ANALYTIC)
 
 
@@ -58,7 +66,7 @@ def test_gradients_are_those_of_the_literal_loop_by_complex_step(member, masks):
     for name, value in x.items():
         along = draw.standard_normal(value.shape)
         moved = {**x, name: value + 1e-30j * along, **masks}
-        want = loss(recurrence_loops.run(member, moved, scale(member))).imag / 1e-30
+        want = loss(recurrence_loops.run(member, moved, **SETTINGS[member])).imag / 1e-30
         assert_close(name, np.sum(own[name] * along), want, ANALYTIC)
 
 
@@ -67,23 +75,23 @@ def test_gradients_are_those_of_the_literal_loop_by_complex_step(member, masks):
 @EVERY
 def test_a_call_that_is_cut_is_the_whole_one(member, cut):
     x = drawn(member, seed=5, active=MASKS["active"])
-    whole, first = computed(member, x), computed(member, part(member, x, slice(0, cut)))
-    state = {name: first[name] for name in STATES[member]}
-    then = computed(member, part(member, x, slice(cut, T)) | state)
-    y = np.concatenate([first["y"], then["y"]], axis=1)
-    assert_close("y", y, whole["y"], EXACT)
-    for name in state:
-        assert_close(name, then[name], whole[name], EXACT)
+    whole = computed(member, x)
+    between, first = driven(member, *started(member, part(member, x, slice(0, cut))))
+    rest, _ = started(member, part(member, x, slice(cut, T)))
+    after, second = driven(member, rest, between)
+    y = np.concatenate([first, second], axis=1)
+    for name, value in results(member, after, y).items():
+        assert_close(name, value, whole[name], EXACT)
 
 
 @pytest.mark.clause("RECUR-1", "RECUR-4")
-@EVERY
+@pytest.mark.parametrize("member", GATED)
 def test_a_gate_of_zero_forgets_and_has_a_gradient_of_zero(member):
     x = drawn(member, seed=6)
     x["log_retain"][:, 2] = -np.inf
     got = computed(member, x)
     later = part(member, x, slice(2, T)) | {name: np.zeros_like(x[name]) for name in STATES[member]}
-    for name, value in computed(member, later).items():
+    for name, value in computed(member, later, position=5).items():
         assert_close(name, got[name][:, 2:] if name == "y" else got[name], value, ANALYTIC)
     own = tape.grad(lambda inputs: ops.sum(computed(member, inputs)["y"][:, 2:]))(x)
     assert not own["log_retain"][:, :3].any()
