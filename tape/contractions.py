@@ -194,7 +194,8 @@ defvjp(_solve, _dense_matrix, _dense_right)
 def solve(a: Array, b: Array) -> Array:
     """Solve a x = b by elimination with row exchanges, batched.
 
-    Formats narrower than float32 are solved in float32. A singular matrix has NaN for a solution.
+    Formats narrower than float32 are solved in float32. The solution of a singular matrix is
+    NaN, and with CuPy not finite.
 
     Args:
         a (..., n, n): matrices.

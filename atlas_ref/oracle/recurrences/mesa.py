@@ -71,9 +71,9 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
         G, M = first if starts(x, t) else (G, M)
         if writes(x, t):
             w = by.touch(ops.exp(x["in/log_retain"][..., t]))[..., None, None]
-            beta = x["in/weight"][..., t, None, None]
-            G = stored(by, way.scaled_sum(w, G, beta * (k[..., :, None] * k[..., None, :])))
-            M = stored(by, way.scaled_sum(w, M, beta * (v[..., :, None] * k[..., None, :])))
+            weight = x["in/weight"][..., t, None, None]
+            G = stored(by, way.scaled_sum(w, G, weight * (k[..., :, None] * k[..., None, :])))
+            M = stored(by, way.scaled_sum(w, M, weight * (v[..., :, None] * k[..., None, :])))
         reads.append(way.matmul(M, _solved(G + ridge, q[..., None], by))[..., 0])
     return {"out/y": ops.stack(reads, axis=-2), "out/G": G, "out/M": own.matrix(M)}
 

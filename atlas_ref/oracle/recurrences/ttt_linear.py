@@ -71,38 +71,38 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
     M = own.matrix(x["in/M0"]) if "in/M0" in x else begun(x, "M", shapes["M"])
     bias = begun(x, "bias", shapes["bias"])
     first, keys, slopes = (M, bias), list[Array](), list[Array]()
-    gain, shift, eta = x["in/gain"], x["in/shift"], x["in/step_size"][..., 0]
+    gain, shift, step = x["in/gain"], x["in/shift"], x["in/step_size"][..., 0]
     for t in range(shapes["k"][-2]):
         k, v, q = at_token(x, t, "k", "v", "q")
         if starts(x, t):
             (M, bias), keys, slopes = first, [], []
         if writes(x, t):
             if len(keys) == own.mini_batch:
-                M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, eta, by))
+                M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, step, by))
                 keys, slopes = [], []
             z = by.way.matmul(M, k[..., None])[..., 0] + bias
-            eta = x["in/step_size"][..., t]
+            step = x["in/step_size"][..., t]
             keys, slopes = [*keys, k], [*slopes, _slope(z, v - k, gain, shift, own.norm_eps, by)]
         asks = own.asks(q)[..., None]
         o = by.way.matmul(M, asks)[..., 0] + bias
         if keys:
             scores = by.way.matmul(ops.stack(keys, axis=-2), asks) + 1.0  # 1 is of the bias
             found = by.way.matmul(ops.stack(slopes, axis=-1), scores)[..., 0]
-            o = by.way.scaled_sum(-eta[..., None], found, o)
+            o = by.way.scaled_sum(-step[..., None], found, o)
         hat, _ = _standard(o, own.norm_eps, by)
         reads.append(o + by.way.scaled_sum(hat, gain, shift))
     if keys:
-        M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, eta, by))
+        M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, step, by))
     return {"out/y": ops.stack(reads, axis=-2), "out/M": own.matrix(M), "out/bias": bias}
 
 
 def _moved(
-    M: Array, bias: Array, keys: list[Array], slopes: list[Array], eta: Array, by: Rounding
+    M: Array, bias: Array, keys: list[Array], slopes: list[Array], step: Array, by: Rounding
 ) -> tuple[Array, Array]:
     """The memory after one step along the sums over a mini-batch."""
     columns = ops.stack(slopes, axis=-1)  # (..., d, tokens)
     ones = ops.ones_like(columns, shape=(len(keys), 1))
-    down = -eta[..., None, None]
+    down = -step[..., None, None]
     M = by.way.scaled_sum(down, by.way.matmul(columns, ops.stack(keys, axis=-2)), M)
     bias = by.way.scaled_sum(down[..., 0], by.way.matmul(columns, ones)[..., 0], bias)
     return M, bias

@@ -85,7 +85,7 @@ def run(tokens: Tokens, state: State) -> tuple[State, Array]:
     """Drive the recurrence over a sequence (RECUR-10).
 
     Returns:
-        state after the last token, y (L, T, d_out); NaN where G + diag(ridge) is singular.
+        state after the last token, y (L, T, d_out); not finite where G + diag(ridge) is singular.
 
     Raises:
         ValueError: an array whose shape or precision contradicts another one.

@@ -106,7 +106,7 @@ def start(tokens: Tokens, *, M: Array = None, bias: Array = None) -> State:
         bias=initial("bias", bias, (*lead, d), zeros=lambda: zeros(d), exact=True),
         sum_M=zeros(d, d),
         sum_bias=zeros(d),
-        step_size=zeros(),
+        step_size=ops.zeros_like(k[..., 0, 0]),  # a shape of () is none for CuPy
         filled=0,
     )
 

@@ -84,6 +84,15 @@ def test_a_call_that_is_cut_is_the_whole_one(member, cut):
         assert_close(name, value, whole[name], EXACT)
 
 
+@pytest.mark.clause("RECUR-1")
+@EVERY
+def test_a_sequence_without_leading_axes_is_one_of_a_batch(member):
+    x = drawn(member, seed=8)
+    whole = computed(member, x)
+    for name, value in computed(member, {name: value[1] for name, value in x.items()}).items():
+        assert_close(name, value, whole[name][1], ANALYTIC)
+
+
 @pytest.mark.clause("RECUR-1", "RECUR-4")
 @pytest.mark.parametrize("member", GATED)
 def test_a_gate_of_zero_forgets_and_has_a_gradient_of_zero(member):

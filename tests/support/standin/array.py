@@ -21,6 +21,7 @@ API: dict[str, Any] = json.loads(Path(__file__).with_name("cupy.json").read_text
 UFUNCS = frozenset(API["ufuncs"])
 SPECIAL: dict[str, list[str]] = API["special"]  # as "f->f"
 FUNCTIONS: dict[str, list[str]] = API["functions"]
+LINALG = frozenset(API["linalg"])
 METHODS = frozenset(API["array"])
 
 NAME = "strict"
@@ -169,6 +170,8 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_function__(self, function: Any, _: Any, args: Any, settings: Any) -> Any:
         name = function.__name__
+        if function.__module__ == "numpy.linalg" and name in LINALG:
+            return _of_linear_algebra(function, args, settings)
         parameters = FUNCTIONS.get(name)
         if function.__module__ != "numpy" or (
             parameters is None and name not in ("size", "min_scalar_type")
@@ -193,6 +196,14 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
         if name.startswith("empty"):
             _poison(result)
         return settings["out"] if settings.get("out") is not None else _outside(result)
+
+
+def _of_linear_algebra(function: Any, args: Any, settings: Any) -> Any:
+    """A result of `cupy.linalg`, whose `solve` takes leading axes that are the same."""
+    inside = _inside(args)
+    if function.__name__ == "solve" and inside[0].shape[:-1] != inside[1].shape[:-1]:
+        raise Refused(f"cupy.linalg.solve: {inside[0].shape} beside {inside[1].shape}")
+    return _outside(function(*inside, **_inside(settings)))
 
 
 def _fits(name: str, dtypes: list[Any]) -> None:

@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("cupy.json")
 
 def described() -> dict[str, Any]:
     """Version, names of ufuncs, those of special functions with their types, parameters of
-    functions ("**name" for any), and attributes of arrays.
+    functions ("**name" for any), names of linear algebra, and attributes of arrays.
     """
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
@@ -50,6 +50,7 @@ def described() -> dict[str, Any]:
         "ufuncs": ufuncs,
         "special": dict(sorted(special.items())),
         "functions": functions,
+        "linalg": [name for name, each in vars(cupy.linalg).items() if inspect.isfunction(each)],
         "array": [name for name in dir(cupy.ndarray) if not name.startswith("_")],
     }
 
