@@ -42,6 +42,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "feature_map": ("feature_map", {"feature_map": {"kind": "linear"}, "features": 4}),
     "dplr": ("dplr", {"parameters": {"member": "kda"}, "cotangent": True}),
     "gsa": ("recurrence", {"parameters": {"member": "gsa"}, "reset": 2, "cotangent": True}),
+    "mesa": ("recurrence", {"parameters": {"member": "mesa"}, "cotangent": True}),
+    "ttt_linear": ("recurrence", {"parameters": {"member": "ttt_linear", "mini_batch": 2}}),
+    "log_linear": ("recurrence", {"parameters": {"member": "log_linear", "position": 2}}),
     "tnt": ("tnt", {"reset": 2, "cotangent": True}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
 }
