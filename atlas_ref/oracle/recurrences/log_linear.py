@@ -112,7 +112,7 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
         if writes(x, t):
             w = by.touch(ops.exp(x["in/log_retain"][..., t]))[..., None, None]
             held = _carried([each if each is None else stored(by, w * each) for each in held], by)
-            held[0] = v[..., :, None] * k[..., None, :]
+            held[0] = stored(by, v[..., :, None] * k[..., None, :])
         asks, y = own.asks(q)[..., None], nothing[..., 0]
         for level, each in enumerate(held):
             if each is not None:

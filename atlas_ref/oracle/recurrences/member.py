@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -80,12 +80,6 @@ class Member(NamedTuple):
     counts: Mapping[str, str] = {}
     flat: Mapping[str, int] = {}
     check: Callable[[Inputs, Settings], None] = lambda x, own: None
-
-
-def of_last_axes(x: Array, lead: Sequence[int], width: int) -> tuple[int, ...]:
-    """The shape that parameters of heads need: as many last axes of L as they have, and a width."""
-    own = min(max(x.ndim - 1, 0), len(lead))
-    return (*lead[len(lead) - own :], width)
 
 
 def at_token(x: Inputs, t: int, *names: str) -> list[Array]:

@@ -15,13 +15,13 @@ from atlas_ref.oracle.recurrences.member import (
     at_token,
     begun,
     masks,
-    of_last_axes,
     starts,
     stored,
     writes,
 )
 from atlas_ref.oracle.subjects.subject import Rounding, Tensor
 from atlas_ref.rules.recurrences import mesa
+from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array
 from tape import ops, plain
 
@@ -46,7 +46,7 @@ def _shapes(x: Inputs, own: Settings) -> Shapes:
         **dict.fromkeys(("k", "q"), (*lead, T, d_in)),
         **dict.fromkeys(("v", "y"), (*lead, T, d_out)),
         **dict.fromkeys(("weight", "log_retain"), (*lead, T)),
-        "ridge": of_last_axes(x["in/ridge"], lead, d_in),
+        "ridge": of_last_axes(x["in/ridge"], tuple(lead), d_in),
         "G": (*lead, d_in, d_in),
         "M": (*lead, d_out, d_in),
     }

@@ -17,13 +17,13 @@ from atlas_ref.oracle.recurrences.member import (
     at_token,
     begun,
     masks,
-    of_last_axes,
     starts,
     stored,
     writes,
 )
 from atlas_ref.oracle.subjects.subject import Rounding, Tensor
 from atlas_ref.rules.recurrences import ttt_linear
+from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array
 from tape import ops
 
@@ -46,7 +46,7 @@ def _shapes(x: Inputs, own: Settings) -> Shapes:
     return {
         **dict.fromkeys(("k", "v", "q", "y"), (*lead, T, d)),
         "step_size": (*lead, T),
-        **{name: of_last_axes(x[f"in/{name}"], lead, d) for name in ("gain", "shift")},
+        **{name: of_last_axes(x[f"in/{name}"], tuple(lead), d) for name in ("gain", "shift")},
         "M": (*lead, d, d),
         "bias": (*lead, d),
     }

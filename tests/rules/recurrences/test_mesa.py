@@ -9,7 +9,7 @@ import tape
 from atlas_ref.rules.recurrences import mesa
 from tape import ops
 from tests.support.close import ANALYTIC, Tolerance, assert_close
-from tests.support.recurrences import computed, drawn
+from tests.support.recurrences import computed, drawn, driven, started
 
 LEAST_SQUARES = Tolerance("LEAST_SQUARES", 1e-11)
 BARE = ("k", "v", "q", "weight", "log_retain", "ridge")
@@ -47,6 +47,36 @@ def test_without_a_ridge_a_memory_of_few_keys_finds_the_value_of_each():
     x |= {"ridge": np.zeros((2, 4))}
     x["q"] = np.repeat(x["k"][:, 1:2], 4, axis=1)
     assert_close("v", computed("mesa", x)["y"][:, 3], x["v"][:, 1], LEAST_SQUARES)
+
+
+@pytest.mark.clause("RECUR-10")
+def test_conjugate_gradients_with_guarded_quotients_leave_an_error_and_without_do_not():
+    x = bare(6)
+    y = computed("mesa", x)["y"][:, -1]
+    tokens, first = started("mesa", x)
+    last, _ = driven("mesa", tokens, first)
+    for guard, least, most in ((1e-5, 1e-8, 1e-1), (1e-300, 0.0, 1e-11)):
+        errors = [
+            np.linalg.norm(last.M[b] @ _by_conjugate_gradients(
+                last.G[b] + np.diag(x["ridge"][b]), x["q"][b, -1], guard) - y[b])
+            / np.linalg.norm(y[b])
+            for b in range(2)
+        ]  # fmt: skip
+        assert least <= max(errors) < most
+
+
+def _by_conjugate_gradients(A, b, guard):
+    """A^-1 b after 30 iterations, with a number added to both denominators, as kernels do."""
+    x = b / np.diag(A)
+    rest = b - A @ x
+    way, size = rest.copy(), rest @ rest
+    for _ in range(30):
+        ahead = A @ way
+        step = size / (way @ ahead + guard)
+        x, rest = x + step * way, rest - step * ahead
+        size, before = rest @ rest, size
+        way = rest + size / (before + guard) * way
+    return x
 
 
 @pytest.mark.clause("RECUR-10")

@@ -66,6 +66,19 @@ def test_a_step_of_zero_learns_nothing():
 
 
 @pytest.mark.clause("RECUR-11")
+def test_tokens_of_zeros_that_fill_a_short_mini_batch_move_the_bias_and_nothing_else():
+    """So the last bias of code that pads is another one."""
+    x = drawn("ttt_linear", seed=6)
+    rows = ("k", "v", "q")
+    padded = x | {name: np.concatenate([x[name], 0 * x[name][:, :1]], axis=1) for name in rows}
+    padded["step_size"] = np.concatenate([x["step_size"], x["step_size"][:, -1:]], axis=1)
+    got, want = computed("ttt_linear", padded), computed("ttt_linear", x)
+    assert_close("y", got["y"][:, :-1], want["y"], ANALYTIC)
+    assert_close("M", got["M"], want["M"], ANALYTIC)
+    assert_differs("bias", got["bias"], want["bias"], 1e-2)
+
+
+@pytest.mark.clause("RECUR-11")
 def test_a_norm_that_heads_share_is_that_of_each():
     x = drawn("ttt_linear", seed=5)
     shared = {name: x[name][0] for name in ("gain", "shift")}
