@@ -60,7 +60,7 @@ class State(Frozen):
 
 
 class Memory(NamedTuple):
-    """The memory that the next query reads: M (..., d, d) and bias (..., d)."""
+    """The memory after a token: M (..., d, d) and bias (..., d)."""
 
     M: Array
     bias: Array
