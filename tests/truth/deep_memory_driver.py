@@ -53,6 +53,9 @@ class Group:
         self.first = {name: read[name] for name in fast}
         zero = {name: 0.0 * a for name, a in self.first.items()}
         self.zero = {name: one.get(f"momentum/{name}", zero[name]) for name in fast}
+        if s["deep_momentum"] is not None:
+            own = [name for name in one if name.startswith("momentum/")]
+            self.zero = {name.removeprefix("momentum/"): one[name] for name in own}
         self.W, self.S, self.ref = self.first, self.zero, self.first
         self.writes, self.waiting = 0, 0
         self.pairs: list[Any] = []

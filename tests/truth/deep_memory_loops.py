@@ -36,6 +36,8 @@ with (a, b) = (1, step_size), (step_size, 1) or (step_size, step_size): rate mem
     phase            both | train | infer | off: when tokens are written. Where they are not, the
                      state stays but for resets
     adaptive         False; True: step_size / (1 + |g|), of all fast tensors, before the clip
+    deep_momentum    None; dict of function (as memory), objective (l2 | dot | ones) and sign (plus
+                     | minus): a network in the place of S, which starts from "momentum/NAME"
     clip, clip_norm  none | hard (all fast tensors, before momentum) | softclamp (each tensor)
 
 A document's start empties the window, begins a chunk and a span, and ends a call for the tokens

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.truth import deep_memory_functions as functions
 from tests.truth import retention_loops
 
 Array = np.ndarray
@@ -24,6 +25,7 @@ DEFAULTS: Tensors = {
     "clip": "none",
     "clip_norm": None,
     "retention": {"kind": "l2"},
+    "deep_momentum": None,
 }
 
 
@@ -106,6 +108,31 @@ def update(S: Array, s: Tensors) -> Array:
     return S / (length(S) + 1e-8) if s["vectors"] == "unit" else S
 
 
+def deep_momentum(
+    V: Tensors, g: Tensors, momentum: Any, a: Any, function: Tensors, objective: str, sign: str
+) -> tuple[Tensors, Tensors]:
+    """The network after a write, and what it makes of the gradient: of Nested Learning, Eq 50.
+
+    objective: l2, |m(u) - u|^2 / 2; dot, -<m(u), u>; ones, -<m(u), 1>, as Eq 50 has it for sign
+    minus. Under sign minus u and 1 are -u and -1, in the objective alone.
+    """
+    f = functions.Function(**function)
+    u = np.concatenate([np.ravel(each) for each in g.values()])
+    p = functions.value(V, u, f)
+    bar = []
+    for i in range(len(u)):
+        target = 1.0 if objective == "ones" else u[i]
+        target = -target if sign == "minus" else target
+        bar.append(p[i] - target if objective == "l2" else -target)
+    slopes, _ = functions.gradient(V, u, np.array(bar), f)
+    after = {name: momentum * V[name] - a * slopes[name] for name in V}
+    s, found, first = functions.value(after, u, f), {}, 0
+    for name, each in g.items():
+        found[name] = np.reshape(s[first : first + np.size(each)], np.shape(each))
+        first += np.size(each)
+    return after, found
+
+
 def write(
     s: Tensors, W: Tensors, S: Tensors, g: Tensors, gates: Tensors, constant: Any = None
 ) -> tuple[Tensors, Tensors, Any]:
@@ -122,8 +149,14 @@ def write(
     b = step if s["rate"] in ("memory", "both") else 1.0
     if constant is None:
         g = clipped(g, s["clip"], s["clip_norm"])
-        after = {name: gates["momentum"] * S[name] + a * g[name] for name in W}
-        U = {name: update(after[name], s) for name in W}
+        if s["deep_momentum"] is None:
+            after = {name: gates["momentum"] * S[name] + a * g[name] for name in W}
+            moves = after
+        else:
+            after, moves = deep_momentum(S, g, gates["momentum"], a, **s["deep_momentum"])
+            if s["deep_momentum"]["sign"] == "minus":  # which the memory adds
+                moves = {name: -each for name, each in moves.items()}
+        U = {name: update(moves[name], s) for name in W}
     new = {
         name: retention_loops.written(W[name], gates["retain"], b * U[name], **s["retention"])
         if np.ndim(W[name]) == 2

@@ -19,8 +19,17 @@ from atlas_ref.types import Frozen
 KEYS = ("schema", "rule", "level", "convention", "parameters", "note", "trace")
 
 #: Fields of the settings that are no parameters: sizes, which the tensors tell, those of level
-#: token, and momenta of several orders, which layers alone have.
-OTHER = ("d_in", "d_out", "d_model", "heads", "per_dimension_gates", "convention", "momentum_order")
+#: token, and momenta of several orders or of a network, which layers alone have.
+OTHER = (
+    "d_in",
+    "d_out",
+    "d_model",
+    "heads",
+    "per_dimension_gates",
+    "convention",
+    "momentum_order",
+    "deep_momentum",
+)
 
 #: Keys of a case of the family that are parameters here.
 MOVED = ("window", "span", "chunk", "window_weights")

@@ -17,6 +17,7 @@ import numpy as np
 
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.biases import Bias
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.parts.retentions import Retention, first
 from atlas_ref.rules.deep_memory.config import Config
@@ -31,8 +32,7 @@ __all__ = ["PRESETS", "RULE", "Config", "State", "preset", "restart", "run", "st
 
 def _tensors(config: Config) -> dict[str, tuple[int, ...]]:
     """Shapes of the first weights and of the tensors that no write moves, for each head (DEEP-2)."""
-    own = memory_functions.tensors(config.memory, config.d_in, config.d_out)
-    return {name: (config.heads, *shape) for name, shape in own.items()}
+    return {name: (config.heads, *shape) for name, shape in config.tensors.items()}
 
 
 def _draw(config: Config, seed: int) -> dict[str, Array]:
@@ -43,7 +43,20 @@ def _draw(config: Config, seed: int) -> dict[str, Array]:
     ]
     drawn = {name: np.stack([head[name] for head in heads]) for name in heads[0]}
     matrices = [name for name, shape in config.fast_shapes.items() if len(shape) == 2]
-    return drawn | {name: first(config.retention, drawn[name]) for name in matrices}
+    drawn |= {name: first(config.retention, drawn[name]) for name in matrices}
+    return drawn | _draw_momentum(config, seed)
+
+
+def _draw_momentum(config: Config, seed: int) -> dict[str, Array]:
+    """V_0 of a deep momentum, of streams that no tensor of the memory has (DEEP-37)."""
+    if config.deep_momentum is None:
+        return {}
+    entries, function = config.entries, config.deep_momentum.function
+    heads = [
+        memory_functions.initial(function, entries, entries, seed=seed + 2**128 + 2**64 * head)
+        for head in range(config.heads)
+    ]
+    return {PREFIX + name: np.stack([head[name] for head in heads]) for name in heads[0]}
 
 
 RULE = Rule(

@@ -5,10 +5,12 @@ Specified in specs/deep_memory.md (DEEP-24).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref import backend
 from atlas_ref.parts import memory_functions
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import tensors as of_window
 from atlas_ref.rules.checks import (
     GATES,
@@ -41,7 +43,7 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
     if tokens.window_weights is None and learned and not brings:
         needs = ", ".join(learned)
         raise ValueError(f"window_weights: missing, the kind of the settings learns {needs}")
-    memory_functions.check(config.memory, phi, config.d_in, config.d_out)
+    _check_tensors(config, tokens, phi)
     leading = tokens.k.shape[:-2]
     if config.coupling == "batch_shared" and 0 in leading[:1]:
         raise ValueError(f"k: shape {tokens.k.shape} has no row, and rows share a memory")
@@ -86,14 +88,28 @@ def _check_thresholds(config: Config, tokens: Any, state: State) -> None:
         raise ValueError(f"state.thresholds: shape {held.shape}, expected {waiting} as state.keys")
 
 
+def _check_tensors(config: Config, tokens: Any, phi: Tensors) -> None:
+    """Check the tensors of the memory and of a deep momentum, which needs its gate (DEEP-37)."""
+    own, network = phi, config.deep_momentum
+    if network is not None and isinstance(phi, Mapping):
+        if tokens.momentum is None:
+            raise ValueError("momentum: missing, deep_momentum forgets by this gate")
+        own = {name: x for name, x in phi.items() if not name.startswith(PREFIX)}
+    memory_functions.check(config.memory, own, config.d_in, config.d_out)
+    if network is not None:
+        of = {name.removeprefix(PREFIX): x for name, x in phi.items() if name not in own}
+        entries = config.entries
+        memory_functions.check(network.function, of, entries, entries, "memory/momentum")
+
+
 def _check_leading(config: Config, phi: Tensors, leading: tuple[int, ...]) -> None:
     """Check that tensors of the memory are one for all rows, or broadcast to the rows."""
     shared = (1, *leading[1:]) if config.coupling == "batch_shared" and leading else leading
-    shapes = memory_functions.tensors(config.memory, config.d_in, config.d_out)
-    for name, shape in shapes.items():
+    for name, shape in config.tensors.items():
         found = tuple(phi[name].shape)
         own = found[: len(found) - len(shape)]
-        rows = shared if name in config.fast_shapes else leading
+        moves = name in config.fast_shapes or name.startswith(PREFIX)
+        rows = shared if moves else leading
         last = rows[len(rows) - len(own) :] if len(own) <= len(rows) else ()
         if len(own) > len(rows) or any(a not in (1, b) for a, b in zip(own, last, strict=True)):
             raise ValueError(

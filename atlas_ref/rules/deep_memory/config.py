@@ -5,6 +5,7 @@ Specified in specs/deep_memory.md (DEEP-1 to DEEP-4).
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.biases import Bias
+from atlas_ref.parts.deep_momentum import PREFIX, DeepMomentum
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.parts.retentions import Retention
 from atlas_ref.parts.window import Ones, WindowWeights
@@ -55,6 +57,7 @@ class Config(Frozen):
             call too (batch), or never.
         per_dimension_gates: not for weights of a function.
         momentum_order: m; S of order 1 carries gradients, each further one the order before it.
+        deep_momentum: a network in the place of S, or none.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
 
@@ -83,6 +86,7 @@ class Config(Frozen):
     memory_reset: Reset = "sequence"
     momentum_reset: Reset = "sequence"
     momentum_order: Count = 1
+    deep_momentum: DeepMomentum | None = None
     per_dimension_gates: Literal[False] = False
     convention: Convention = resolve("spec", rule="deep_memory")
 
@@ -117,11 +121,7 @@ class Config(Frozen):
                     f"convention: {axis} {value} is not defined for a deep memory, "
                     f"{' or '.join(legal)} is"
                 )
-        if self.momentum_order > 1 and c.argument == "nesterov":
-            raise ValueError(
-                f"momentum_order: {self.momentum_order}, but newton_schulz.argument nesterov looks "
-                "ahead along one momentum"
-            )
+        self._possible_momentum()
         if self.bias.kind == "kl" and c.value_sign == "plus":
             raise ValueError("bias: kl compares two distributions, but value_sign plus adds values")
         shapes = memory_functions.tensors(self.memory, self.d_in, self.d_out)
@@ -136,6 +136,7 @@ class Config(Frozen):
             raise ValueError(f"fast: {twice[0]} is named twice")
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
+        self._check_network()
         if c.window_edge == "renormalise" and self.window > MOST_LAGS:
             raise ValueError(
                 f"window: {self.window} tokens, but window_edge renormalise adds the weights of "
@@ -148,6 +149,32 @@ class Config(Frozen):
                 stacklevel=2,
             )
         return self
+
+    def _possible_momentum(self) -> None:
+        nesterov = self.convention.argument == "nesterov"
+        if self.momentum_order > 1 and nesterov:
+            raise ValueError(
+                f"momentum_order: {self.momentum_order}, but newton_schulz.argument nesterov looks "
+                "ahead along one momentum"
+            )
+        if self.deep_momentum is None:
+            return
+        if self.momentum_order > 1:
+            raise ValueError(
+                f"deep_momentum: given beside momentum_order {self.momentum_order}, but a network "
+                "has no orders"
+            )
+        if nesterov:
+            raise ValueError(
+                "deep_momentum: given, but newton_schulz.argument nesterov looks ahead along a sum "
+                "of gradients"
+            )
+
+    def _check_network(self) -> None:
+        try:
+            _ = self.momentum_shapes
+        except ValueError as error:
+            raise ValueError(f"deep_momentum: {error}") from None
 
     def _named(self) -> tuple[str, ...]:
         if self.fast == "matrices":
@@ -168,13 +195,33 @@ class Config(Frozen):
             if name in named and (len(shape) == 2 or self.vectors != "frozen")
         }
 
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what each call brings by name: of the memory, of a deep momentum behind
+        `momentum/` (DEEP-6, DEEP-37).
+        """
+        own = memory_functions.tensors(self.memory, self.d_in, self.d_out)
+        if self.deep_momentum is None:
+            return own
+        return own | {PREFIX + name: shape for name, shape in self.momentum_shapes.items()}
+
     def chunked(self, position: int, tokens: int) -> tuple[int, int]:
         """C, and the place in its chunk of the first of so many tokens (DEEP-1, DEEP-14)."""
         return (tokens, 0) if self.chunk == "call" else (self.chunk, position % self.chunk)
 
     @property
+    def entries(self) -> int:
+        """N, the entries of all tensors that a write moves (DEEP-37)."""
+        return sum(math.prod(shape) for shape in self.fast_shapes.values())
+
+    @property
     def momentum_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of S by name: of one order those of W, of several with the orders in front."""
+        """Shapes of S by name: of one order those of W, of several with the orders in front; of a
+        deep momentum those of its network, which has an entry for each of W (DEEP-37).
+        """
+        if self.deep_momentum is not None:
+            function, entries = self.deep_momentum.function, self.entries
+            return memory_functions.tensors(function, entries, entries)
         orders = () if self.momentum_order == 1 else (self.momentum_order,)
         return {name: (*orders, *shape) for name, shape in self.fast_shapes.items()}
 

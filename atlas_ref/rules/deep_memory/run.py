@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.parts import gates, memory_functions, window
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.rules import sequence
+from atlas_ref.rules.deep_memory import deep_momentum
 from atlas_ref.rules.deep_memory import tokens as by_tokens
 from atlas_ref.rules.deep_memory.checks import check_call
 from atlas_ref.rules.deep_memory.config import Config
@@ -163,9 +165,9 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
     """Chunk by chunk: refresh the reference, write at the chunk's end, read (DEEP-14, DEEP-15)."""
     fast, T = config.fast_shapes, part.queries.shape[-2]
     C, place = config.chunked(part.position, T)
-    slow = {name: each for name, each in phi.items() if name not in fast}
+    slow = {n: each for n, each in phi.items() if n not in fast and not n.startswith(PREFIX)}
     first = state.weights or _initial(config, phi, part.keys)
-    memory = Memory(first, state.momentum, state.reference)
+    memory = Memory(first, _initial_momentum(config, phi, part.keys, state), state.reference)
     if by_tokens.fits(config, part, slow, first, state.momentum):
         weights = _of_tokens(config, part)
         W, S, y = by_tokens.run(config, slow, first, state.momentum, part, weights)
@@ -194,13 +196,24 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
 
 def _initial(config: Config, phi: Tensors, like: Array) -> Tensors:
     """W_0 of the memory's tensors for each row, or for all that share it (DEEP-2, DEEP-6)."""
-    leading = like.shape[:-2]
-    if config.coupling == "batch_shared" and leading:
-        leading = (1, *leading[1:])
+    leading = _of_memories(config, like)
     return {
         name: ops.broadcast_to(phi[name], (*leading, *shape))
         for name, shape in config.fast_shapes.items()
     }
+
+
+def _initial_momentum(config: Config, phi: Tensors, like: Array, state: State) -> Tensors:
+    """S of the state; before the first write of a deep momentum its V_0 (DEEP-37)."""
+    if config.deep_momentum is None or state.momentum:
+        return state.momentum
+    return deep_momentum.first(config, phi, _of_memories(config, like))
+
+
+def _of_memories(config: Config, like: Array) -> tuple[int, ...]:
+    """Leading axes of a memory: those of the tokens, 1 in place of rows that share it."""
+    leading = like.shape[:-2]
+    return (1, *leading[1:]) if config.coupling == "batch_shared" and leading else leading
 
 
 def _refreshed(config: Config, memory: Memory, position: int) -> Memory:

@@ -39,6 +39,7 @@ def settings_fit(config: Config) -> bool:
         (config.chunk, config.window, config.momentum_order) == (1, 1, 1)
         and memory.kind == "mlp"
         and not memory.with_input
+        and config.deep_momentum is None
         and config.writes
         and config.coupling == "per_sample"
         and (config.clip, config.adaptive) == ("none", False)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.parts import biases, memory_functions, retentions
 from atlas_ref.parts.newton_schulz import newton_schulz
+from atlas_ref.rules.deep_memory import deep_momentum
 from atlas_ref.rules.deep_memory.carry import carry
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import Tensors, of_leading
@@ -79,14 +80,13 @@ def update(
     g = clipped(config, g)
     minus = c.momentum_sign == "minus"
     adds = minus != (c.direction == "ascent")
-    S, U, W = {}, {}, {}
+    S, ahead = _moved(config, rates.momentum, momentum, a, g)
+    U, W = {}, {}
     for name, rank in ranks.items():
-        step = scaled(a, g[name], rank)
-        orders = _momenta(config, rates.momentum, momentum.get(name), step, rank)
-        S[name], ahead = (_through(config, each) for each in orders)
+        own = ahead[name]
         if c.argument == "nesterov":
-            ahead = _carried(rates.momentum, S[name], g[name], rank, minus=minus)
-        U[name] = direction(config, ahead, rank)
+            own = _carried(rates.momentum, S[name], g[name], rank, minus=minus)
+        U[name] = direction(config, own, rank)
         U[name] = _through(config, U[name])
         change = scaled(b, U[name], rank)
         W[name] = retained(config, rates.retain, weights[name], change, rank, minus=not adds)
@@ -175,6 +175,22 @@ def _carried(momentum: Any, S: Any, step: Array, rank: int, *, minus: bool = Fal
     if momentum is None or S is None:
         return -step if minus else step
     return carry(momentum, S, step, rank, minus=minus)
+
+
+def _moved(
+    config: Config, momentum: Any, before: Tensors, a: Any, g: Tensors
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """S after a write, and what moves each fast tensor (DEEP-11, DEEP-37)."""
+    if config.deep_momentum is not None:
+        pair = deep_momentum.step(config, momentum, before, a, g)
+        S, ahead = ({name: _through(config, x) for name, x in each.items()} for each in pair)
+        return S, ahead
+    S, ahead = {}, {}
+    for name, shape in config.fast_shapes.items():
+        rank = len(shape)
+        orders = _momenta(config, momentum, before.get(name), scaled(a, g[name], rank), rank)
+        S[name], ahead[name] = (_through(config, each) for each in orders)
+    return S, ahead
 
 
 def _momenta(config: Config, momentum: Any, S: Any, step: Array, rank: int) -> tuple[Array, Array]:
