@@ -58,6 +58,7 @@ class Drawing(NamedTuple):
     of_tensors: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     long: Space = {}
+    stated: Space = {}
     slow: Change | None = None
     moves: tuple[Move, ...] = ()
 

@@ -78,6 +78,16 @@ HEADER = {
 }
 
 PARAMETERS = {
+    "an objective of a network that is unknown": Bad(
+        "parameters.deep_momentum.objective: must be 'l2', 'dot' or 'ones', found 'l1'",
+        parameters={"deep_momentum": {"objective": "l1"}},
+    ),
+    "a network that looks ahead": Bad(
+        "parameters.deep_momentum: given, but newton_schulz.argument nesterov looks ahead",
+        parameters={"deep_momentum": {}},
+        convention={"newton_schulz": {"argument": "nesterov"}},
+        schema=False,
+    ),
     "an unknown parameter": Bad(
         "parameters.windw: the rule deep_memory has none; it has memory, chunk, ",
         parameters={"windw": 3},

@@ -44,7 +44,9 @@ def evaluate(
         memory.run(watch, marks)
         _tokens(values, memory, inputs, seeds)
         for name, x in memory.state():
-            shape = memory.writer.shapes[name.split("/", 3)[3]]
+            kind, own = name.removeprefix(STATE).split("/", 1)
+            networked = kind == "momentum" and memory.writer.network is not None
+            shape = memory.writer.shape(f"momentum/{own}" if networked else own)
             _store(values, name, x, shape, memory.at, memory.lead)
             bar = BAR + name.removeprefix(STATE)
             if bar in inputs:

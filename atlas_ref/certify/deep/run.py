@@ -86,7 +86,8 @@ class Memory:
         ]
         self.first = {name: self._first(name, at) for name in writer.fast}
         self.W = self._state("weights") or self.first
-        self.S = self._state("momentum")
+        self.network = {name: self._first(f"momentum/{name}", at) for name in writer.carried}
+        self.S = self._state("momentum") or self.network
         self.reference = self._state("reference")
         self.source = self.W
         self.reads: list[list[Matrix]] = [[] for _ in indices]
@@ -100,17 +101,16 @@ class Memory:
     def _first(self, name: str, index: Index) -> Matrix:
         """in/memory/NAME of a row, whose leading axes broadcast (DEEPCASE-4)."""
         key = f"in/memory/{name}"
-        front = self.inputs.shape(key)[
-            : len(self.inputs.shape(key)) - len(self.writer.shapes[name])
-        ]
+        front = self.inputs.shape(key)[: len(self.inputs.shape(key)) - len(self.writer.shape(name))]
         own = index[len(index) - len(front) :]
         return self.inputs.get(key, *(i if n > 1 else 0 for i, n in zip(own, front, strict=True)))
 
     def _state(self, kind: str) -> dict[str, Matrix]:
         key = f"in/state/{kind}/"
+        networked = kind == "momentum" and self.writer.network is not None
         return {
             name: self.inputs.get(key + name, *self.at)
-            for name in self.writer.fast
+            for name in (self.writer.carried if networked else self.writer.fast)
             if key + name in self.inputs
         }
 
@@ -156,7 +156,7 @@ class Memory:
     def _begin(self, memory: bool, momentum: bool) -> None:
         """W and S anew, or as they are (DEEP-16)."""
         self.W = self.first if memory else self._seen(self.W)
-        self.S = {} if momentum else self.S
+        self.S = self.network if momentum else self.S
         self.source = self.W
 
     def _refresh(self) -> None:

@@ -5,15 +5,17 @@ Written from DEEP-7 to DEEP-13.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flint import arb
 
-from atlas_ref.certify.deep import biases, retentions
+from atlas_ref.certify.deep import biases, network, retentions
 from atlas_ref.certify.deep.functions import Function
+from atlas_ref.certify.deep.network import flat
 from atlas_ref.certify.functions import inverse
-from atlas_ref.certify.matrix import Matrix, each, filled, norm, sane, scaled, stacked, total
+from atlas_ref.certify.matrix import Matrix, each, norm, sane, scaled, stacked, total
 from atlas_ref.certify.newton_schulz import newton_schulz
 
 Tensors = Mapping[str, Matrix]
@@ -43,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "unfinished": "wait",
     "memory_reset": "sequence",
     "momentum_reset": "sequence",
+    "deep_momentum": None,
 }
 
 
@@ -92,6 +95,16 @@ class Writer:
         self.shapes = function.shapes()
         self.fast = fast(parameters["fast"], self.shapes, parameters["vectors"])
         self.cut = parameters["outer_gradient"] != "full"
+        own = parameters["deep_momentum"]
+        entries = sum(math.prod(self.shapes[name]) for name in self.fast)
+        self.network = None if own is None else network.network(own, entries)
+        self.carried = [] if self.network is None else list(self.network[0].shapes())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor that a call brings, of the network behind `momentum/`."""
+        if self.network is not None and name.startswith("momentum/"):
+            return self.network[0].shapes()[name.removeprefix("momentum/")]
+        return self.shapes[name]
 
     def write(
         self,
@@ -121,19 +134,33 @@ class Writer:
             "split": (step, second),
             "none": (None, None),
         }[self.c.rate]
-        g = self._clipped(g)
-        after_W, after_S = {}, {}
+        after_S, moves = self._carried(S, self._clipped(g), gates.momentum, a)
+        after_W = {}
         for name in self.fast:
-            own = -g[name] if self.c.momentum_sign == "minus" else g[name]
-            carried = self._constant(_times(a, own))
-            if gates.momentum is not None and name in S:
-                carried = self._constant(scaled(gates.momentum, S[name]) + _times(a, own))
-            U = self._constant(self._direction(name, carried, own, gates.momentum))
-            moved = _times(b, U)
+            ahead, own = moves[name]
+            moved = _times(b, self._constant(self._direction(name, ahead, own, gates.momentum)))
             down = (self.c.momentum_sign == "plus") == (self.c.direction == "descent")
             after_W[name] = sane(self._retained(name, gates.retain, W[name], moved, down))
-            after_S[name] = carried
         return after_W, after_S
+
+    def _carried(
+        self, S: Tensors, g: Tensors, m: Matrix | None, a: Matrix | None
+    ) -> tuple[dict[str, Matrix], dict[str, tuple[Matrix, Matrix]]]:
+        """S after a write, and what moves each tensor beside its signed gradient (DEEP-11, DEEP-37)."""
+        minus = self.c.momentum_sign == "minus"
+        signed = {name: -x if minus else x for name, x in g.items()}
+        if self.network is not None and m is not None:
+            V = {name: self._constant(x) for name, x in S.items()}
+            after, moves = network.step(self.network, V, g, m, a, minus=minus)
+            kept = {name: sane(self._constant(x)) for name, x in after.items()}
+            return kept, {name: (self._constant(x), signed[name]) for name, x in moves.items()}
+        kept = {}
+        for name, own in signed.items():
+            entering = _times(a, own)
+            if m is not None and name in S:
+                entering = scaled(m, S[name]) + entering
+            kept[name] = self._constant(entering)
+        return kept, {name: (x, signed[name]) for name, x in kept.items()}
 
     def _retained(self, name: str, retain: Any, W: Matrix, moved: Matrix, down: bool) -> Matrix:
         """W after a write, of a matrix what its retention makes of it (DEEP-13, DEEP-30)."""
@@ -179,7 +206,7 @@ class Writer:
 
     def _norm(self, g: Tensors) -> Matrix:
         """|g| over all fast tensors."""
-        return norm(stacked([_flat(x) for x in g.values()]))
+        return norm(stacked([flat(x) for x in g.values()]))
 
     def _clipped(self, g: dict[str, Matrix]) -> dict[str, Matrix]:
         """g within its bound (DEEP-9)."""
@@ -209,15 +236,6 @@ class Writer:
 
 def _times(factor: Matrix | None, x: Matrix) -> Matrix:
     return x if factor is None else scaled(factor, x)
-
-
-def _flat(x: Matrix) -> Matrix:
-    """A matrix as one column."""
-    rows, columns = x.rows, x.columns
-    return Matrix(
-        filled(rows * columns, 1, x.value.entries()),
-        (x, lambda g: filled(rows, columns, g.entries())),
-    )
 
 
 def _hard_slope(bound: arb, size: arb) -> arb:

@@ -14,7 +14,10 @@ from atlas_ref.rules.deep_memory.config import LEGAL
 def deep_definitions() -> dict[str, Any]:
     """Definitions that the parameters refer to and no other key does."""
     own = Parameters.model_json_schema()["$defs"]
-    return {name: _without_text(own[name]) for name in ("Bias", "MemoryFunction", "Retention")}
+    return {
+        name: _without_text(own[name])
+        for name in ("Bias", "DeepMomentum", "MemoryFunction", "Retention")
+    }
 
 
 def _without_text(schema: dict[str, Any]) -> dict[str, Any]:

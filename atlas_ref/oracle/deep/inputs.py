@@ -8,7 +8,7 @@ import numpy as np
 
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.settings import rank
-from atlas_ref.parts import memory_functions
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import uses_gate
 from atlas_ref.types import Array
 
@@ -57,11 +57,11 @@ def draw(
 def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
     """First weights, one set for all rows, and vectors around 1 or 0."""
     tensors = {}
-    for name, shape in memory_functions.tensors(config.memory, config.d_in, config.d_out).items():
+    for name, shape in config.tensors.items():
         if rank(name) == 2:
             drawn = draw.standard_normal(shape) / np.sqrt(shape[1])
             tensors[f"in/memory/{name}"] = _retained(config, name, drawn)
-        elif name == "norm/gain" or name.endswith("bias"):
+        elif name.removeprefix(PREFIX) == "norm/gain" or name.endswith("bias"):
             tensors[f"in/memory/{name}"] = 0.3 * draw.standard_normal(shape)
         else:
             tensors[f"in/memory/{name}"] = draw.uniform(0.7, 1.3, shape)
@@ -93,7 +93,8 @@ def _history(request: Any, config: Any, draw: Any, lead: tuple[int, ...]) -> dic
         c = config.convention
         if kind == "reference" and not (c.frozen_reference or c.read == "chunk_start"):
             continue
-        for name, shape in config.fast_shapes.items():
+        own = config.momentum_shapes if kind == "momentum" else config.fast_shapes
+        for name, shape in own.items():
             drawn = size * draw.standard_normal((*rows, *shape))
             if kind != "momentum":
                 drawn = _retained(config, name, drawn)

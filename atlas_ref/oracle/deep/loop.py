@@ -16,6 +16,7 @@ from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Begin, Plan, Read, Refresh, Write
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.oracle.deep.write import Rounding, Rows, Tensors, Writer
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.types import Array
 from tape import opaque, ops
 
@@ -99,14 +100,18 @@ class _Loop:
             number = s.bias.threshold
             self.thresholds = self._held("thresholds", self.thresholds, -1, number)
         memory = _named(inputs, "in/memory/")
-        self.slow = {name: x for name, x in memory.items() if name not in s.fast}
+        own = {name: x for name, x in memory.items() if not name.startswith(PREFIX)}
+        self.slow = {name: x for name, x in own.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
         before, reference = (
             _named(inputs, f"in/state/{each}/") for each in ("weights", "reference")
         )
         self.W = {name: before.get(name, x) for name, x in self.first.items()}
         self.document = self.W
-        self.S: dict[str, Any] = _named(inputs, "in/state/momentum/")
+        self.network = {
+            name: self._of_rows(memory[PREFIX + name], rank(name)) for name in s.network
+        }
+        self.S: dict[str, Any] = _named(inputs, "in/state/momentum/") or self.network
         self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
@@ -130,7 +135,7 @@ class _Loop:
         for event in self.plan.events:
             if isinstance(event, Begin):
                 self.W = self.first if event.memory else self._seen(self.W)
-                self.S = {} if event.momentum else self.S
+                self.S = self.network if event.momentum else self.S
                 self.document = self.W
             elif isinstance(event, Refresh):
                 self.reference = self.W

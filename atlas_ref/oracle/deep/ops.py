@@ -21,7 +21,8 @@ def settings_of(case: Any) -> Settings:
     """The settings of a case."""
     k, v = case.inputs["in/k"], case.inputs["in/v"]
     own = parameters.config(case.header, k.shape[-1], v.shape[-1])
-    return settings(own.replaced(convention=case.convention), parameters.names(own))
+    own = own.replaced(convention=case.convention)
+    return settings(own, parameters.names(own), parameters.network(own))
 
 
 def pieces(f: Any) -> list[Piece]:
@@ -99,28 +100,66 @@ def _of_write(case: Any, s: Settings) -> list[Listed]:
     if s.adaptive and h:
         ops.append(("norm", gradients, "DEEP-10"))
         h = (*h, "norm")
+    clips: dict[str, list[Listed]] = {name: [] for name in s.fast}
+    if s.clip != "none":
+        for name, alone in zip(s.fast, gradients, strict=True):
+            bounded = gradients if s.clip == "hard" else (alone,)
+            clips[name] = [(f"clipped/{name}", bounded, "DEEP-9")]
+    if s.deep_momentum is not None:
+        ops += [each for name in s.fast for each in clips.pop(name)]
+        ops += _of_network(case, s, h)
     for name in s.fast:
-        ops += _of_tensor(case, s, name, gradients, h)
+        ops += [*clips.get(name, ()), *_of_tensor(case, s, name, h)]
     return ops
 
 
-def _of_tensor(
-    case: Any, s: Settings, name: str, gradients: tuple[str, ...], h: tuple[str, ...]
-) -> list[Listed]:
+def _carries(s: Settings, h: tuple[str, ...]) -> tuple[str, ...]:
+    """What the rate of S comes from."""
+    return h if s.c.rate in ("momentum", "both", "split") else ()
+
+
+def _bounded(s: Settings) -> tuple[str, ...]:
+    """The gradients within their bounds."""
+    kind = "gradient" if s.clip == "none" else "clipped"
+    return tuple(f"{kind}/{name}" for name in s.fast)
+
+
+def _of_network(case: Any, s: Settings, h: tuple[str, ...]) -> list[Listed]:
+    """The ops of a network in the place of the momentum (DEEP-37)."""
+    f, u, ops = s.deep_momentum.function, _bounded(s), []
+    before = {name: f"S/{name}[t-1]" for name in s.network}
+
+    def through(place: str, tensors: dict[str, str]) -> list[Listed]:
+        listed: list[Listed] = []
+        for name, own, sources in pieces(f):
+            values = tuple(f"{place}/{each}" for each in sources if each != "x")
+            reads = (*values, *(u if "x" in sources else ()))
+            clause = "DEEP-37" if name == "y" else _clause(f, name)
+            listed.append((f"{place}/{name}", (*(tensors[n] for n in own), *reads), clause))
+        return listed
+
+    ops += through("learn", before)
+    ops.append(("slope", ("learn/y", *u), "DEEP-38"))
+    between = tuple(f"learn/{name}" for name, _, _ in pieces(f) if _kept(f, name))
+    source = ("slope", *between, *before.values(), *u, "in/momentum", *_carries(s, h))
+    ops += [(f"S/{name}", source, "DEEP-37") for name in s.network]
+    return ops + through("move", {name: f"S/{name}" for name in s.network})
+
+
+def _of_tensor(case: Any, s: Settings, name: str, h: tuple[str, ...]) -> list[Listed]:
     """The ops of one fast tensor behind its gradient."""
-    g, ops = f"gradient/{name}", []
-    if s.clip != "none":
-        ops.append((f"clipped/{name}", gradients if s.clip == "hard" else (g,), "DEEP-9"))
-        g = f"clipped/{name}"
+    g: str = _bounded(s)[s.fast.index(name)]
+    ops: list[Listed] = []
     momentum = ("in/momentum",) if "in/momentum" in case.inputs else ()
     rate = s.c.rate
-    a = h if rate in ("momentum", "both", "split") else ()
     b = h if rate in ("memory", "both") else ()
     if rate == "split":
         b = ("in/step_size_memory", *h[1:])
     carried = (f"S/{name}[t-1]", *momentum) if momentum else ()
-    ops.append((f"S/{name}", (g, *carried, *a), "DEEP-11"))
+    if s.deep_momentum is None:
+        ops.append((f"S/{name}", (g, *carried, *_carries(s, h)), "DEEP-11"))
     ahead = (f"S/{name}", *((g, *momentum) if s.c.argument == "nesterov" else ()))
+    ahead = ahead if s.deep_momentum is None else ("move/y",)
     source: tuple[str, ...] = ahead
     if rank(name) == 2 and s.c.has_newton_schulz:
         settings = s.c.newton_schulz_settings

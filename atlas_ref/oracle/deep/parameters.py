@@ -19,17 +19,8 @@ from atlas_ref.types import Frozen
 KEYS = ("schema", "rule", "level", "convention", "parameters", "note", "trace")
 
 #: Fields of the settings that are no parameters: sizes, which the tensors tell, those of level
-#: token, and momenta of several orders or of a network, which layers alone have.
-OTHER = (
-    "d_in",
-    "d_out",
-    "d_model",
-    "heads",
-    "per_dimension_gates",
-    "convention",
-    "momentum_order",
-    "deep_momentum",
-)
+#: token, and momenta of several orders, which layers alone have.
+OTHER = ("d_in", "d_out", "d_model", "heads", "per_dimension_gates", "convention", "momentum_order")
 
 #: Keys of a case of the family that are parameters here.
 MOVED = ("window", "span", "chunk", "window_weights")
@@ -61,7 +52,10 @@ def check_header(header: Any) -> None:
     """
     check_keys(header, KEYS, {name: f"it is parameters.{name}" for name in MOVED})
     parameters = parsed(header)
-    wide = int(1.0 / parameters.memory.expansion) + 1  # a size at which hidden units are left
+    momentum = parameters.deep_momentum
+    functions = (parameters.memory, *(() if momentum is None else (momentum.function,)))
+    # a size at which hidden units are left
+    wide = max(int(1.0 / each.expansion) for each in functions) + 1
     config(header, wide, wide)
 
 
@@ -99,3 +93,8 @@ def config(header: Any, d_in: int, d_out: int) -> Config:
 def names(of: Config) -> tuple[str, ...]:
     """Tensors of the memory function, in their order (MEMFUN-2)."""
     return tuple(memory_functions.tensors(of.memory, of.d_in, of.d_out))
+
+
+def network(of: Config) -> tuple[str, ...]:
+    """Tensors of a network in the place of the momentum, in their order; none without (DEEP-37)."""
+    return () if of.deep_momentum is None else tuple(of.momentum_shapes)

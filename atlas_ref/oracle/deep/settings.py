@@ -24,6 +24,8 @@ class Settings(NamedTuple):
         writes: whether these calls write (DEEP-17).
         flush: whether an incomplete chunk is written (DEEP-14).
         memory_reset, momentum_reset: of DEEP-16.
+        deep_momentum, network: a network in the place of S, or None, and its tensors (DEEP-37).
+        learns_first: whether the network maps a gradient after it learned of it, as it does.
         restarts: whether a document begins a chunk and an empty window, as it does.
     """
 
@@ -48,6 +50,9 @@ class Settings(NamedTuple):
     flush: bool
     memory_reset: str
     momentum_reset: str
+    deep_momentum: Any = None
+    network: tuple[str, ...] = ()
+    learns_first: bool = True
     restarts: bool = True
 
     @property
@@ -77,17 +82,18 @@ class Settings(NamedTuple):
 
 def rank(name: str) -> int:
     """Axes of a tensor of a memory function (MEMFUN-2)."""
-    if name == "read_scale":
+    if name.endswith("read_scale"):
         return 0
     return 1 if name.endswith(("gain", "bias")) else 2
 
 
-def settings(values: Any, names: tuple[str, ...]) -> Settings:
+def settings(values: Any, names: tuple[str, ...], network: tuple[str, ...] = ()) -> Settings:
     """Settings from those of a case.
 
     Args:
         values: with the attributes of DEEP-1 and `convention`.
         names: tensors of the memory function, in their order.
+        network: those of a network in the place of the momentum.
     """
     phase, training = values.phase, values.training
     return Settings(
@@ -112,6 +118,8 @@ def settings(values: Any, names: tuple[str, ...]) -> Settings:
         flush=values.unfinished == "flush",
         memory_reset=values.memory_reset,
         momentum_reset=values.momentum_reset,
+        deep_momentum=values.deep_momentum,
+        network=network,
     )
 
 

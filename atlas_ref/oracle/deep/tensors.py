@@ -13,7 +13,7 @@ from atlas_ref.messages import meant
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.oracle.subjects.values import check_values
-from atlas_ref.parts import memory_functions
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import tensors as learned
 from atlas_ref.rules.deep_memory import Config
 from atlas_ref.types import bind_dims
@@ -76,11 +76,14 @@ def table(config: Config, present: Mapping[str, Any]) -> tuple[dict[str, Tensor]
     elif "in/threshold" not in present:
         refuse("in/state/thresholds", "no token brings a threshold here")
     kinds = _kinds(config, present)
-    fast = set(config.fast_shapes)
-    for name in parameters.names(config):
+    network = "" if config.deep_momentum is None else PREFIX
+    if config.deep_momentum is not None:
+        allowed["in/momentum"] = SEQUENCE["in/momentum"]._replace(need="yes")
+    for name in config.tensors:
         allowed[MEMORY + name] = Tensor(name)
     for kind in KINDS:
-        for name in parameters.names(config):
+        fast = config.momentum_shapes if kind == "momentum" else config.fast_shapes
+        for name in dict.fromkeys((*parameters.names(config), *fast)):
             for prefix, need in ((STATE, "its beginning"), (BAR, "0")):
                 key = f"{prefix}{kind}/{name}"
                 if kinds[kind]:
@@ -88,7 +91,8 @@ def table(config: Config, present: Mapping[str, Any]) -> tuple[dict[str, Tensor]
                 elif name not in fast:
                     refused[key] = "no write moves it"
                 else:
-                    allowed[key] = Tensor(name, need)
+                    own = network + name if kind == "momentum" else name
+                    allowed[key] = Tensor(own, need)
     return allowed, refused
 
 
@@ -121,7 +125,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tensors, refused = table(config, inputs)
     _check_names(header, inputs, tensors, refused)
     sizes["c"] = (config.window, "parameters.window")
-    shapes = memory_functions.tensors(config.memory, config.d_in, config.d_out)
+    shapes = config.tensors
     ordered = {name: inputs[name] for name in tensors if name in inputs}
     for name, value in ordered.items():
         if name in SEQUENCE:
@@ -224,7 +228,8 @@ def _least(config: Config, name: str) -> float | None:
 
 
 def _fast(config: Config, name: str) -> bool:
-    return name.removeprefix(MEMORY) in config.fast_shapes
+    own = name.removeprefix(MEMORY)
+    return own in config.fast_shapes or own.startswith(PREFIX)
 
 
 def _check_window(config: Config, inputs: Mapping[str, Any]) -> None:
@@ -260,7 +265,7 @@ def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     """Numbers of the largest array: tokens of a window, or a memory of each row (CASE-2)."""
     k, v = inputs["in/k"], inputs["in/v"]
     config = parameters.config(header, k.shape[-1], v.shape[-1])
-    shapes = memory_functions.tensors(config.memory, config.d_in, config.d_out)
+    shapes = config.tensors
     rows, T = math.prod(k.shape[:-2]), k.shape[-2]
     widest = max(config.d_in, config.d_out, *(max(shape, default=1) for shape in shapes.values()))
     largest = max(math.prod(shape) for shape in shapes.values())

@@ -72,7 +72,7 @@ def _parameters(own: Config, inputs: Mapping[str, Any]) -> dict[str, str]:
         void["training"] = f"phase {own.phase} does not ask for it"
     if not own.writes:
         words = "these calls do not write"
-        of_writes = ("bias", "reduction", "clip", "adaptive", "unfinished", "fast")
+        of_writes = ("bias", "reduction", "clip", "adaptive", "deep_momentum", "unfinished", "fast")
         void |= dict.fromkeys(of_writes, words)
         if not own.retention.maps:
             void["retention"] = words

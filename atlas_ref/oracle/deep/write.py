@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.deep import functions, retentions, steps
+from atlas_ref.oracle.deep import functions, network, retentions, steps
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Write
 from atlas_ref.oracle.deep.settings import Settings, rank
@@ -77,15 +77,15 @@ class Writer(NamedTuple):
         h, second = self._steps(event, g, rows.gates)
         a, b = steps.rates(c, h, second)
         g = self._clipped(event, g)
-        after: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
+        m, after = rows.gates["momentum"], {}
+        kept, moves = self._network(event, S, g, m, a) if s.deep_momentum else ({}, {})
         for name in s.fast:
-            after[1][name], U = self._moved(
-                event, name, g[name], S.get(name), rows.gates["momentum"], a
-            )
-            after[0][name] = self.hook(
-                f"W/{name}", event, self._after(rank(name)), r, W[name], b, U
-            )
-        return after
+            if s.deep_momentum:
+                (U,) = self.constant(self._direction(event, name, moves[name]))
+            else:
+                kept[name], U = self._moved(event, name, g[name], S.get(name), m, a)
+            after[name] = self.hook(f"W/{name}", event, self._after(rank(name)), r, W[name], b, U)
+        return after, kept
 
     def _gradient(self, event: Write, p: Tensors, rows: Rows) -> dict[str, Array]:
         """g of every fast tensor, after the forward pass and the residual (DEEP-7)."""
@@ -155,6 +155,20 @@ class Writer(NamedTuple):
             )
             for name, each in g.items()
         }
+
+    def _network(
+        self, event: Write, V: Tensors, g: Mapping[str, Array], m: Any, a: Any
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """V and the step of a network in the place of S (DEEP-37)."""
+        s, r = self.s, self.rounding
+        f = Function(s.deep_momentum.function, r.way, r.touch)
+
+        def op(name: str, compute: Callable[..., Array], *args: Any) -> Array:
+            return self.hook(name, event, compute, *args)
+
+        before = self._each_constant(V)
+        after, moves = network.step(s, f, op, r.store, before, g, m, a)
+        return self._each_constant(after), self._each_constant(moves)
 
     def _moved(
         self, event: Write, name: str, g: Array, S: Any, m: Any, a: Any

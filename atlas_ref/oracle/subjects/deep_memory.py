@@ -37,7 +37,7 @@ TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 #: Names of results (DEEPCASE-6, DEEPCASE-7).
 RESULTS = re.compile(
     r"(out|grad)/state/((weights|momentum|reference)/\w+(/\w+)?|keys|values|token_gates|thresholds)"
-    r"|out/state/position|grad/memory/\w+(/\w+)?"
+    r"|out/state/position|grad/memory/(momentum/)?\w+(/\w+)?"
     r"|out/y|grad/(k|v|q|retain|momentum|step_size|step_size_memory|window_weights|window_gate)"
     r"|grad/threshold"
 )
@@ -151,6 +151,8 @@ def clause(header: Any, name: str) -> str:
     """The clause about a result."""
     if name.startswith("grad/"):
         return GRADIENTS[parameters.parsed(header).outer_gradient]
+    if name.startswith("out/state/momentum") and parameters.parsed(header).deep_momentum:
+        return "DEEP-37"
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
 

@@ -75,7 +75,12 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
     if rule not in SWEPT:
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")
     of = drawing(rule)
-    names = (*of.space, *(("convention",) if of.convention is not None else ()), "regime")
+    names = (
+        *of.space,
+        *of.stated,
+        *(("convention",) if of.convention is not None else ()),
+        "regime",
+    )
     for name, values in choices.items():
         if name not in names:
             raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(names)} are")
@@ -145,6 +150,8 @@ def _request(
     regime = str(one(draw, choices.get("regime", tuple(of.regimes))))
     if long and "regime" not in choices:
         regime = SLOW
+    for name, (usual, *_) in of.stated.items():
+        fields[name] = one(draw, choices[name]) if name in choices else usual
     return of.request(fields, choices, long), regime
 
 

@@ -40,7 +40,7 @@ FINE = (
 )
 
 #: Settings that are younger than the published sets, whose mutants never change (VEC-22).
-YOUNGER = ("parameters.bias", "parameters.retention")
+YOUNGER = ("parameters.bias", "parameters.retention", "parameters.deep_momentum")
 
 #: Results that are tokens of the call, as they came, and its place in the document.
 KEPT = re.compile(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from atlas_ref.conventions import Convention
-from atlas_ref.oracle.deep.readings.knobs import biases, retentions
+from atlas_ref.oracle.deep.readings.knobs import biases, momenta, retentions
 from atlas_ref.oracle.deep.readings.reading import Axis, Seen
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.parts.newton_schulz import NewtonSchulz
@@ -170,6 +170,11 @@ def _chosen(value: Any) -> Any:
     return {"kind": value.kind, **value.model_dump(mode="json", exclude_defaults=True)}
 
 
+def _whole(value: Any) -> Any:
+    """A network in the place of the momentum as an object of JSON."""
+    return {"function": _chosen(value.function), "objective": value.objective}
+
+
 def _newton_schulz(at: Seen) -> Sequence[Any]:
     return ("none", at.s.c.newton_schulz if at.s.c.has_newton_schulz else NewtonSchulz())
 
@@ -204,6 +209,7 @@ AXES: tuple[Axis, ...] = (
     _field("span", _spans),
     _field("bias", biases, said=_chosen),
     _field("retention", retentions, said=_chosen),
+    _field("deep_momentum", momenta, said=_whole),
     _field("window_weights", _kinds, of="kind", said=_as_json),
     _field("reduction", _some("sum", "mean")),
     _field("coupling", _couplings),

@@ -115,6 +115,13 @@ BACKWARD: tuple[Reading, ...] = (
         function={"standardised": _statistics_held},
     ),
     Reading(
+        "network held fixed",
+        "the network of the momentum were a constant at each write",
+        made_in=lambda at: full(at) and at.s.deep_momentum is not None,
+        grad=True,
+        ops={"S": lambda compute, *args: _held(compute(*args))},
+    ),
+    Reading(
         "momentum not carried back",
         "cotangents of the momentum stopped at each write",
         made_in=both(full, holds("in/momentum"), again),

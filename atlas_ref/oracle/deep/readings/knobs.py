@@ -8,6 +8,7 @@ from typing import Any
 from atlas_ref.oracle.deep.readings.reading import Seen
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.parts.biases import Bias
+from atlas_ref.parts.deep_momentum import DeepMomentum
 from atlas_ref.parts.retentions import READ_BY, Retention
 
 SIDES: tuple[Any, ...] = ("matrix", "row", "column")
@@ -59,6 +60,10 @@ RETAINED: dict[str, tuple[Any, ...]] = {
     "link": LINKS,
 }
 
+#: Objectives of a network in the place of the momentum, and its activations.
+OBJECTIVES: tuple[Any, ...] = ("l2", "dot", "ones")
+ACTIVATIONS: tuple[Any, ...] = ("gelu", "gelu_tanh", "silu")
+
 
 def biases(at: Seen) -> Sequence[Bias]:
     """Every kind and every open reading of it, with the numbers of the case where it has them."""
@@ -100,6 +105,18 @@ def retentions(at: Seen) -> Sequence[Retention]:
         if own.kind in READ_BY[name]:
             every += [Retention(**fields | {name: value}) for value in values]
     return every if any(rank(name) == 2 for name in at.s.fast) else ()
+
+
+def momenta(at: Seen) -> Sequence[DeepMomentum]:
+    """The network of a case under every objective, and with other activations (DEEP-38)."""
+    own = at.s.deep_momentum
+    if own is None:
+        return ()
+    every = [own.replaced(objective=each) for each in OBJECTIVES]
+    if own.function.kind != "linear" and own.function.depth > 1:
+        functions = [own.function.replaced(activation=each) for each in ACTIVATIONS]
+        every += [own.replaced(function=each) for each in functions]
+    return every
 
 
 def _has_logarithms(at: Seen) -> bool:

@@ -155,7 +155,8 @@ def _shapes(s: Settings) -> tuple[Any, ...]:
     c = s.c
     steps = c.newton_schulz_settings.steps if c.has_newton_schulz else 0
     ops = (pieces(s.function), s.fast, s.clip == "none", s.adaptive, steps)
-    return (*ops, s.window, s.coupling)
+    network = () if s.deep_momentum is None else tuple(pieces(s.deep_momentum.function))
+    return (*ops, s.window, s.coupling, network)
 
 
 def _planted(

@@ -8,6 +8,7 @@ from atlas_ref.oracle.drawing import Drawing
 
 DRAWING = Drawing(
     space=draw.SPACE,
+    stated=draw.STATED,
     request=draw.request,
     convention=draw.convention,
     regimes=regimes.SEQUENCES,

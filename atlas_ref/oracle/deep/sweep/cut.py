@@ -15,7 +15,7 @@ import numpy as np
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.tensors import BAR, KINDS, MEMORY, SEQUENCE, STATE
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller
-from atlas_ref.parts import memory_functions
+from atlas_ref.parts.deep_momentum import PREFIX
 
 #: Tensors that a case may lack, those that need each other together.
 OPTIONAL = (
@@ -131,22 +131,24 @@ def _of_rows(case: Any, change: Callable[[Any], Any]) -> Arrays:
     found = {}
     for name, x in case.inputs.items():
         of_tokens = name in SEQUENCE and SEQUENCE[name].axes.startswith("...")
-        of_rows = name not in SEQUENCE and x.ndim - len(shapes[_own(name)]) == lead
+        of_rows = name not in SEQUENCE and x.ndim - len(shapes[_own(name, shapes)]) == lead
         found[name] = change(x) if of_tokens or of_rows else x
     return found
 
 
-def _own(name: str) -> str:
-    """The tensor of the memory function that an input belongs to."""
+def _own(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The tensor that an input belongs to: of the memory, or of a network behind its prefix."""
+    momentum = name.startswith((f"{STATE}momentum/", f"{BAR}momentum/"))
     bare = name.removeprefix(MEMORY)
     for prefix in (f"{place}{kind}/" for place in (STATE, BAR) for kind in KINDS):
         bare = bare.removeprefix(prefix)
-    return bare
+    networked = momentum and any(each.startswith(PREFIX) for each in shapes)
+    return PREFIX + bare if networked else bare
 
 
 def _shapes(header: Any, d_in: int, d_out: int) -> Mapping[str, tuple[int, ...]]:
-    of = parameters.config(header, d_in, d_out)
-    return memory_functions.tensors(of.memory, of.d_in, of.d_out)
+    shapes: Mapping[str, tuple[int, ...]] = parameters.config(header, d_in, d_out).tensors
+    return shapes
 
 
 def _with(
@@ -159,7 +161,7 @@ def _with(
     try:
         header = header_of(case, kept)
         of = parameters.config(header, d_in, d_out)
-        shapes = memory_functions.tensors(of.memory, d_in, d_out)
+        shapes = of.tensors
     except ValueError:
         return None
     position = int(case.inputs.get(f"{STATE}position", 0))
@@ -171,8 +173,8 @@ def _with(
             for axis, keep in (("d_in", range(d_in)), ("d_out", range(d_out)), ("n", held)):
                 x = taken(name, x, axis, keep)
             tensors[name] = x
-        elif _own(name) in shapes:
-            tensors[name] = _corner(x, shapes[_own(name)])
+        elif _own(name, shapes) in shapes:
+            tensors[name] = _corner(x, shapes[_own(name, shapes)])
     for name, shape in shapes.items():
         if name not in case.inputs and f"{MEMORY}{name}" not in tensors:
             tensors[f"{MEMORY}{name}"] = np.full(shape, 0.5, case.inputs["in/k"].dtype)

@@ -80,6 +80,9 @@ SPACE: dict[str, tuple[Any, ...]] = {
     ),
 }
 
+#: Parameters that are younger than the published draws: drawn where they are fixed alone.
+STATED: dict[str, tuple[Any, ...]] = {"deep_momentum": (None,)}
+
 #: Names above that are fields of a request, not parameters of the case.
 OF_REQUEST: tuple[str, ...] = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
 OF_REQUEST += ("window_gate", "dtype")
@@ -113,13 +116,15 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
         drawn["span"] = chunk * (drawn["span"] or 1) if spans else None
     if "history" not in choices:
         drawn["history"] = _held(drawn["history"], chunk, count(drawn["window"] or chunk))
-    plain = {name: drawn[name] for name in drawn if name not in SPACE or name in OF_REQUEST}
+    plain = {
+        name: drawn[name] for name in drawn if name not in {**SPACE, **STATED} or name in OF_REQUEST
+    }
     parameters = {
         name: drawn[name]
-        for name in SPACE
+        for name, values in {**SPACE, **STATED}.items()
         if name not in OF_REQUEST
         and drawn[name] is not None
-        and (name in choices or drawn[name] != SPACE[name][0])
+        and (name in choices or drawn[name] != values[0])
     }
     return plain | {"parameters": {"memory": drawn["memory"]} | parameters}
 
