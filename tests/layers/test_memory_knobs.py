@@ -50,3 +50,20 @@ def test_a_layer_takes_the_bias_and_the_retention_of_its_rule(name: str) -> None
         for label in ("W_1", "W_2"):
             sums = params.memory[label].sum(axis=(-2, -1))
             assert_close(label, sums, np.ones(2), reordered(16))
+
+
+@pytest.mark.clause("DEEP-37")
+def test_a_layer_takes_a_network_in_the_place_of_its_momentum() -> None:
+    plain = neural_memory.configured(D, heads=2, chunk=2)
+    network = {"function": {"kind": "mlp", "activation": "silu", "expansion": 0.1}}
+    rule = deep_memory.Config(**plain.rule.model_dump(mode="json") | {"deep_momentum": network})
+    config = neural_memory.Config(**dict(plain) | {"rule": rule})
+    assert neural_memory.Config.model_validate_json(config.model_dump_json()) == config
+    params, x = neural_memory.init(config, 3), np.random.default_rng(0).standard_normal((2, T, D))
+    y = read(config, params, x)
+    assert_close("in two calls", read(config, params, x, [3]), y, reordered(64))
+    assert_differs("y", y, read(plain, neural_memory.init(plain, 3), x), 1e-6)
+    bars = grad(lambda at: ops.sum(read(config, at, x)))(params)
+    for label in ("momentum/W_1", "momentum/W_2"):
+        assert np.isfinite(bars.memory[label]).all()
+        assert np.any(bars.memory[label]), label

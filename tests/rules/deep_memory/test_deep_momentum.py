@@ -72,10 +72,14 @@ def inputs(choice: dict[str, Any], of: Any, **how: Any) -> Any:
 
 def drawn(number: int, network: str, objective: str, sign: str) -> tuple[Any, Any, Any]:
     """A drawn choice with a momentum gate, its settings and its inputs."""
-    choice = deep.drawn(
-        number, momentum=True, clip=("hard", "none", "hard", "hard")[number % 4], reduction="mean"
-    )
-    choice["rate"] = ("momentum", "both", "memory", "both")[number % 4]
+    fixed = {
+        "momentum": True,
+        "phase": "both",
+        "reduction": "mean",
+        "newton_schulz": number % 2 * 3,
+    }
+    choice = deep.drawn(number, clip=("hard", "none", "hard", "hard")[number % 4], **fixed)
+    choice["rate"] = ("both", "momentum", "both", "memory")[number % 4]
     of = config(choice, own(network, objective), sign)
     return choice, of, inputs(choice, of, seed=number)
 
