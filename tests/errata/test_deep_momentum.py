@@ -12,6 +12,22 @@ from tests.truth.deep_memory_write import deep_momentum
 SILU = {"kind": "mlp", "activation": "silu"}
 
 
+#: The memory that deep_momentum_step of NL_Hecate 4746606, compiled and run in float32, leaves of the
+#: pair of `repeated` after 60 writes, where the memory adds its step and where it subtracts it.
+OF_PUBLIC_CODE = {
+    "ascent": (
+        (4.8273773, 11.476976, 4.6157913),
+        (-3.3537748, -7.9735184, -3.2067769),
+        (-1.653537, -3.9312458, -1.581062),
+    ),
+    "descent": (
+        (-0.33674008, -0.80059135, -0.3219806),
+        (0.23394686, 0.5562031, 0.22369286),
+        (0.11534467, 0.27422923, 0.11028904),
+    ),
+}
+
+
 def relative(got, want):
     return np.linalg.norm(got - want) / np.linalg.norm(want)
 
@@ -121,6 +137,9 @@ def test_e_p31_a_memory_that_adds_what_learns_the_gradient_climbs():
         losses, _, M, (k, v) = repeated(adds=adds)
         ends[direction] = losses[-1]
         assert losses[0] == near(1.36)
+        assert relative(M, np.array(OF_PUBLIC_CODE[direction])) < (
+            1e-6 if direction == "descent" else 1e-4
+        )
         state = _written(direction, k, v)
         assert relative(state.weights["W"], M) < 1e-9  # climbing, roundings grow as the loss does
     assert (ends["ascent"], ends["descent"]) == near((170, 0.115))
