@@ -28,6 +28,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "threshold": ("elastic_net", "ftrl"),
     "over": ("kl", "sphere"),
     "size": ("kl", "sphere"),
+    "lag": ("kl",),
     "power": ("lq",),
     "link": ("lq",),
 }
@@ -47,6 +48,7 @@ class Retention(Frozen):
         power: q of lq, above 1.
         link: from A to the weights under lq: printed, A / |A|_q^(q - 2); dual, the same with
             p = q / (q - 1); mirror, sign(A) |A|^(p - 1) / |A|_p^(p - 2).
+        lag: of kl, whether only the first write of a span has logarithms (DEEP-39).
     """
 
     kind: Literal["l2", "elastic_net", "kl", "sphere", "ftrl", "lq"] = "l2"
@@ -55,6 +57,7 @@ class Retention(Frozen):
     size: Positive = 1.0
     power: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
     link: Literal["printed", "dual", "mirror"] = "printed"
+    lag: bool = False
 
     @model_validator(mode="after")
     def _read(self) -> Self:
@@ -63,8 +66,13 @@ class Retention(Frozen):
 
     @property
     def positive(self) -> bool:
-        """Whether weights have logarithms, so that none is below 0."""
+        """Whether first weights have logarithms, so that none is below 0."""
         return self.kind == "kl"
+
+    @property
+    def stays_positive(self) -> bool:
+        """Whether no write leaves a weight below 0."""
+        return self.positive and not self.lag
 
     @property
     def maps(self) -> bool:

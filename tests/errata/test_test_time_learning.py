@@ -372,3 +372,32 @@ def test_e_t18_a_step_without_a_graph_has_another_outer_gradient():
         assert np.sum(np.sign(exact) != np.sign(other)) == 4  # of 18 entries
     assert not found["first_order"]["k"].any()
     assert np.linalg.norm(found["full"]["k"]) > 0.1
+
+
+@pytest.mark.clause("E-P34")
+@pytest.mark.parametrize(("rate", "one", "chunk"), [(0.01, 0.0625, 0.375), (0.1, 0.297, 0.5625)])
+def test_e_p34_linear_steps_leave_the_simplex(rate: float, one: float, chunk: float) -> None:
+    rng, d = np.random.default_rng(0), 8
+    k = rng.standard_normal((32, d))
+    k, v = k / np.linalg.norm(k, axis=1, keepdims=True), rng.standard_normal((32, d))
+    W = np.full((d, d), 1.0 / d**2)
+
+    def slope(W: Any, t: int) -> Any:
+        return 2.0 * np.outer(W @ k[t] - v[t], k[t])
+
+    powers = np.exp(np.log(W) - rate * slope(W, 0))
+    W = lagged = powers / powers.sum()
+    dead = []
+    for t in range(1, 16):
+        W = W - rate * slope(lagged, t)
+        dead.append(float((W <= 0.0).mean()))
+    assert (dead[0], dead[-1]) == (near(one), near(chunk))
+    own = deep_memory.preset(
+        "memora", d=d, memory={"kind": "linear"}, retention={"kind": "kl", "lag": True}
+    )
+    gates = {"retain": np.ones(17), "step_size": np.full(17, rate)}
+    given = Tokens(k=k[:17], v=v[:17], q=k[:17], **gates)
+    phi = {"W": np.full((d, d), 1.0 / d**2)}
+    state, _ = sequence.run(deep_memory.RULE, own, given, deep_memory.start(own), phi=phi)
+    assert not state.weights["W"][W <= 0.0].any()  # behind the next lag token
+    assert_close("sum", state.weights["W"].sum(), np.array(1.0), ANALYTIC)

@@ -189,10 +189,12 @@ class Driver:
         g = self.loss_gradient(group)
         gates = {name: a[group.rows[0], t] for name, a in self.gates.items()}
         fixed = None if self.constant is None else self.constant[len(self.log)]
-        group.W, group.S, kept = steps.write(self.s, group.W, group.S, g, gates, fixed)
+        span, lag = self.s["span"], self.s["retention"].get("lag", False)
+        first = lag and group.writes % (span // self.s["chunk"]) == 0
+        group.W, group.S, kept = steps.write(self.s, group.W, group.S, g, gates, fixed, first=first)
+        group.ref = group.W if first else group.ref
         self.log.append(kept)
         group.writes, group.waiting = group.writes + 1, 0
-        span = self.s["span"]
         if span not in (None, "call") and group.writes % (span // self.s["chunk"]) == 0:
             group.ref = group.W
 

@@ -134,12 +134,20 @@ def deep_momentum(
 
 
 def write(
-    s: Tensors, W: Tensors, S: Tensors, g: Tensors, gates: Tensors, constant: Any = None
+    s: Tensors,
+    W: Tensors,
+    S: Tensors,
+    g: Tensors,
+    gates: Tensors,
+    constant: Any = None,
+    *,
+    first: bool = True,
 ) -> tuple[Tensors, Tensors, Any]:
     """The memory and its momentum after a write, and the updates, divisor and momentum of it.
 
     Args:
         constant: updates, divisor and momentum to write instead of those of g, or None.
+        first: whether it is the first write of its span.
     """
     divisor = 1.0 + length(*g.values()) if s["adaptive"] else 1.0
     if constant is not None:
@@ -157,8 +165,11 @@ def write(
             if s["deep_momentum"]["sign"] == "minus":  # which the memory adds
                 moves = {name: -each for name, each in moves.items()}
         U = {name: update(moves[name], s) for name in W}
+    retention = {n: x for n, x in s["retention"].items() if n != "lag"}
+    if s["retention"].get("lag", False) and not first:
+        retention = {"kind": "l2"}
     new = {
-        name: retention_loops.written(W[name], gates["retain"], b * U[name], **s["retention"])
+        name: retention_loops.written(W[name], gates["retain"], b * U[name], **retention)
         if np.ndim(W[name]) == 2
         else gates["retain"] * W[name] - b * U[name]
         for name in W

@@ -21,17 +21,18 @@ DEFAULTS: dict[str, Any] = {
     "size": 1.0,
     "power": 4.0,
     "link": "printed",
+    "lag": False,
 }
 
 
 def decaying(own: Own, W: Matrix) -> Matrix:
-    """W, or its logarithm, 0 in the place of that of an exact 0 (DEEP-32)."""
+    """W, or its logarithm, 0 in the place of that of 0 and less (DEEP-32, DEEP-39)."""
     if own["kind"] != "kl":
         return W
     return each(
         W,
-        lambda x: arb(0) if x.is_zero() else x.log(),
-        lambda x: arb(0) if x.is_zero() else 1 / x,
+        lambda x: arb(0) if x <= 0 else x.log(),
+        lambda x: arb(0) if x <= 0 else 1 / x,
     )
 
 
@@ -45,7 +46,7 @@ def kept(own: Own, W: Matrix, moved: Matrix) -> Matrix:
         length = each(squares, _root, lambda x: arb(0) if x.is_zero() else 1 / (2 * x.sqrt()))
         return hadamard(moved, _inverse(length)).times(arb(own["size"]))
     if own["kind"] == "kl":
-        alive = [arb(0 if x.is_zero() else 1) for x in W.value.entries()]
+        alive = [arb(0 if x <= 0 else 1) for x in W.value.entries()]
         mask = Matrix(filled(W.rows, W.columns, alive))
         powers = hadamard(mask, each(moved, lambda x: x.exp(), lambda x: x.exp()))
         return hadamard(powers, _inverse(_sums(own, powers))).times(arb(own["size"]))

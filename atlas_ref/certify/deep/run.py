@@ -181,9 +181,14 @@ class Memory:
             gates = gates._replace(retain=number(arb(1)) - gates.retain)
         if self.writer.s["outer_gradient"] in ("straight_through", "none"):
             W = {name: Matrix(x.value) for name, x in self.W.items()}
-            self.W, self.S = self.writer.write(W, self.S, reference, rows, _cut(gates))
+            gates = _cut(gates)
         else:
-            self.W, self.S = self.writer.write(self.W, self.S, reference, rows, gates)
+            W = dict(self.W)
+        span = self.s["span"]
+        first = bool(span) and (self.position - 1) % span < self.s["chunk"]
+        self.W, self.S = self.writer.write(W, self.S, reference, rows, gates, first=first)
+        if first and self.s["retention"].get("lag", False):
+            self.reference = dict(self.W)
 
     def _gate(self, name: str, t: int) -> Matrix | None:
         """A gate of a write, the mean of the rows that share the memory (DEEP-13)."""

@@ -113,11 +113,14 @@ class Writer:
         reference: Tensors,
         rows: Sequence[tuple[Tensors, Sequence[Pair], Sequence[Matrix]]],
         gates: Gates,
+        *,
+        first: bool = True,
     ) -> tuple[dict[str, Matrix], dict[str, Matrix]]:
         """W and S after a write.
 
         Args:
             rows: of each row that shares the memory: slow tensors, pairs and their weights.
+            first: whether the write is the first of its span (DEEP-39).
         """
         if self.c.decay == "before_error" and gates.retain is not None:
             reference = {name: scaled(gates.retain, x) for name, x in reference.items()}
@@ -140,7 +143,7 @@ class Writer:
             ahead, own = moves[name]
             moved = _times(b, self._constant(self._direction(name, ahead, own, gates.momentum)))
             down = (self.c.momentum_sign == "plus") == (self.c.direction == "descent")
-            after_W[name] = sane(self._retained(name, gates.retain, W[name], moved, down))
+            after_W[name] = sane(self._retained(name, gates.retain, W[name], moved, down, first))
         return after_W, after_S
 
     def _carried(
@@ -162,10 +165,13 @@ class Writer:
             kept[name] = self._constant(entering)
         return kept, {name: (x, signed[name]) for name, x in kept.items()}
 
-    def _retained(self, name: str, retain: Any, W: Matrix, moved: Matrix, down: bool) -> Matrix:
+    def _retained(
+        self, name: str, retain: Any, W: Matrix, moved: Matrix, down: bool, first: bool
+    ) -> Matrix:
         """W after a write, of a matrix what its retention makes of it (DEEP-13, DEEP-30)."""
         own = self.s["retention"]
-        if own["kind"] == "l2" or len(self.shapes[name]) != 2:
+        linear = own.get("lag", False) and not first
+        if own["kind"] == "l2" or len(self.shapes[name]) != 2 or linear:
             return _times(retain, W) - moved if down else _times(retain, W) + moved
         before = _times(retain, retentions.decaying(own, W))
         return retentions.kept(own, W, before - moved if down else before + moved)

@@ -29,11 +29,13 @@ class Write(NamedTuple):
         number: of the writes of this call.
         token: whose gates and window weights count.
         rows: its tokens by lag, the newest first; those from before the call are negative.
+        first: whether it is the first of its span (DEEP-39).
     """
 
     number: int
     token: int
     rows: tuple[int, ...]
+    first: bool = True
 
 
 class Read(NamedTuple):
@@ -106,7 +108,10 @@ def planned(
             events.append(Read(t, t + 1, "weights"))
         if s.writes and active[t] and (due or (s.flush and ends)):
             rows = tuple(known[: -s.window - 1 : -1])
-            events.append(Write(writes, t, rows))
+            first = bool(s.span) and (position - 1) % s.span < s.chunk
+            events.append(Write(writes, t, rows, first))
+            if s.retention.lag and first:
+                events.append(Refresh())
             writes += 1
         if s.c.read == "after" and due:
             events.append(Read(t, t + 1, "weights"))

@@ -221,7 +221,7 @@ def _check_leading(
 def _least(config: Config, name: str) -> float | None:
     """The least entry of weights that have logarithms (DEEP-32); None for any other tensor."""
     tensor = name.removeprefix(MEMORY)
-    for kind in ("weights", "reference"):
+    for kind in ("weights", "reference") if config.retention.stays_positive else ():
         tensor = tensor.removeprefix(f"{STATE}{kind}/")
     matrix = len(config.fast_shapes.get(tensor, ())) == 2
     return 0.0 if config.retention.positive and matrix else None

@@ -84,7 +84,9 @@ class Writer(NamedTuple):
                 (U,) = self.constant(self._direction(event, name, moves[name]))
             else:
                 kept[name], U = self._moved(event, name, g[name], S.get(name), m, a)
-            after[name] = self.hook(f"W/{name}", event, self._after(rank(name)), r, W[name], b, U)
+            after[name] = self.hook(
+                f"W/{name}", event, self._after(event, rank(name)), r, W[name], b, U
+            )
         return after, kept
 
     def _gradient(self, event: Write, p: Tensors, rows: Rows) -> dict[str, Array]:
@@ -189,11 +191,11 @@ class Writer(NamedTuple):
         way, store = self.rounding.way, self.rounding.store
         return lambda m, S, a, g: store(steps.momentum(way, m, S, a, g, axes))
 
-    def _after(self, axes: int) -> Callable[..., Array]:
+    def _after(self, event: Write, axes: int) -> Callable[..., Array]:
         """W after a write, from retain, W before it, b and U (DEEP-13)."""
         way, c, store = self.rounding.way, self.s.c, self.rounding.store
         kind, touch = self.s.retention, self.rounding.touch
-        if axes != 2 or kind.kind == "l2":
+        if axes != 2 or kind.kind == "l2" or (kind.lag and not event.first):
             return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
 
         def after(r: Any, W: Array, b: Any, U: Array) -> Array:

@@ -147,7 +147,8 @@ def _check_positive(config: Config, state: State, phi: Tensors) -> None:
         return
     matrices = [name for name, shape in config.fast_shapes.items() if len(shape) == 2]
     arrays = {f"memory/{name}": phi[name] for name in matrices}
-    for kind in ("weights", "reference", "initial"):
+    kinds = ("weights", "reference") if config.retention.stays_positive else ()
+    for kind in (*kinds, "initial"):
         given = getattr(state, kind)
         arrays |= {f"state.{kind}.{name}": given[name] for name in matrices if given}
     for name, x in arrays.items():

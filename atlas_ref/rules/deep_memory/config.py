@@ -137,6 +137,7 @@ class Config(Frozen):
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
         self._check_network()
+        self._check_lag()
         if c.window_edge == "renormalise" and self.window > MOST_LAGS:
             raise ValueError(
                 f"window: {self.window} tokens, but window_edge renormalise adds the weights of "
@@ -169,6 +170,18 @@ class Config(Frozen):
                 "deep_momentum: given, but newton_schulz.argument nesterov looks ahead along a sum "
                 "of gradients"
             )
+
+    def _check_lag(self) -> None:
+        c = self.convention
+        if self.retention.lag and (c.reference != "chunk_start" or c.read == "chunk_start"):
+            raise ValueError(
+                "retention: lag moves the reference behind the first write of a span; it needs "
+                f"reference chunk_start and another read, found {c.reference} and read {c.read}"
+            )
+
+    def first_of_span(self, position: int) -> bool:
+        """Whether a write at this place of a document is the first of its span (DEEP-39)."""
+        return position % (self.span or 1) < (1 if self.chunk == "call" else self.chunk)
 
     def _check_network(self) -> None:
         try:

@@ -244,8 +244,13 @@ def _written(config: Config, slow: Tensors, part: Sequence, memory: Memory, end:
         for name, value in part.rates.items()
     }
     reference = memory.reference if config.convention.frozen_reference else memory.weights
-    after = update(config, memory.weights, memory.momentum, reference, rows, Rates(**rates))
-    return memory._replace(weights=after.weights, momentum=after.momentum)
+    begins = config.first_of_span(part.position + end)
+    after = update(
+        config, memory.weights, memory.momentum, reference, rows, Rates(**rates), first=begins
+    )
+    memory = memory._replace(weights=after.weights, momentum=after.momentum)
+    lagged = begins and config.retention.lag  # behind it gradients are taken at its weights
+    return memory._replace(reference=memory.weights) if lagged else memory
 
 
 def _of_memory(config: Config, gate: Array) -> Array:

@@ -63,12 +63,15 @@ def update(
     reference: Tensors,
     rows: Rows,
     rates: Rates,
+    *,
+    first: bool = True,
 ) -> Update:
     """W and S after one write, with the values on the way (DEEP-7 to DEEP-13).
 
     Args:
         weights, momentum: W and S before it; an empty momentum is zero.
         reference: weights at which the loss is differentiated.
+        first: whether the write is the first of its span (DEEP-39).
     """
     c, ranks = config.convention, {name: len(shape) for name, shape in config.fast_shapes.items()}
     if config.outer_gradient != "full":
@@ -89,7 +92,9 @@ def update(
         U[name] = direction(config, own, rank)
         U[name] = _through(config, U[name])
         change = scaled(b, U[name], rank)
-        W[name] = retained(config, rates.retain, weights[name], change, rank, minus=not adds)
+        W[name] = retained(
+            config, rates.retain, weights[name], change, rank, minus=not adds, first=first
+        )
     return Update(predicted, residual, g, S, U, W)
 
 
@@ -219,12 +224,13 @@ def direction(config: Config, S: Array, rank: int) -> Array:
 
 
 def retained(
-    config: Config, retain: Any, W: Array, change: Array, rank: int, *, minus: bool
+    config: Config, retain: Any, W: Array, change: Array, rank: int, *, minus: bool, first: bool
 ) -> Array:
     """W after a write: retain W - change, and of a matrix what its retention makes of it (DEEP-13,
-    DEEP-30).
+    DEEP-30, DEEP-39).
     """
-    if rank != 2 or config.retention.kind == "l2":
+    linear = config.retention.lag and not first
+    if rank != 2 or config.retention.kind == "l2" or linear:
         return carry(retain, W, change, rank, minus=minus)
     own = config.retention
     moved = carry(retain, retentions.decaying(own, W), change, rank, minus=minus)

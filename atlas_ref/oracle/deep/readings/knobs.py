@@ -104,6 +104,9 @@ def retentions(at: Seen) -> Sequence[Retention]:
     for name, values in RETAINED.items():
         if own.kind in READ_BY[name]:
             every += [Retention(**fields | {name: value}) for value in values]
+    c = at.s.c
+    if own.kind == "kl" and c.reference == "chunk_start" and c.read != "chunk_start":
+        every += [own.replaced(lag=each) for each in (False, True)]
     return every if any(rank(name) == 2 for name in at.s.fast) else ()
 
 
