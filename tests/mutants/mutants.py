@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tape import ops, plain
-from tests.mutants.deep_momentum_mutants import DEEP_MOMENTUM_MUTANTS
+from tests.mutants.deep_memory_mutants import DEEP_MEMORY_MUTANTS
 from tests.mutants.level_mutants import LEVEL_MUTANTS
 from tests.mutants.loop_mutants import LOOP_MUTANTS
 from tests.mutants.mutant import Change, Edited, Mutant, constant
@@ -1068,7 +1068,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LOOP_MUTANTS,
     *LEVEL_MUTANTS,
     *TNT_MUTANTS,
-    *DEEP_MOMENTUM_MUTANTS,
+    *DEEP_MEMORY_MUTANTS,
 )
 
 

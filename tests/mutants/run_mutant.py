@@ -38,6 +38,7 @@ NAMED = (
     "tests/mutants/test_loop_targets.py",
     "tests/mutants/test_tnt_targets.py",
     "tests/rules/deep_memory/test_deep_momentum.py",
+    "tests/rules/deep_memory/test_lag.py",
     "tests/reductions/test_reductions.py",
 )
 SECONDS = 120

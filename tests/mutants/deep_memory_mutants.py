@@ -1,23 +1,29 @@
-"""Mutants of a network in the place of a momentum: what it learns, when it maps, where it starts."""
+"""Mutants of a deep memory: networks in the place of momenta, and lag tokens."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Edited, Mutant
 
 _RULE = "atlas_ref.rules.deep_memory"
-_TESTS = "tests/rules/deep_memory/test_deep_momentum.py"
+_TESTS = "tests/rules/deep_memory"
 
 
 def edited(name: str, what: str, place: str, old: str, new: str, *tests: str) -> Mutant:
     """A mutant of a function; `place` is "module:function"."""
-    named = tuple(f"{_TESTS}::test_{test}" for test in tests)
+    named = tuple(f"{_TESTS}/test_deep_momentum.py::test_{test}" for test in tests)
     return Mutant(f"deep-momentum-{name}", what, place, Edited(old, new), named)
+
+
+def lagged(name: str, what: str, place: str, old: str, new: str, *tests: str) -> Mutant:
+    """A mutant of a function that knows lag tokens; `place` is "module:function"."""
+    named = tuple(f"{_TESTS}/test_lag.py::test_{test}" for test in tests)
+    return Mutant(f"lag-token-{name}", what, f"{_RULE}.{place}", Edited(old, new), named)
 
 
 _LOOPS = "reads_and_states_are_those_of_plain_loops"
 _OUTER = "outer_gradients_are_complex_steps_of_plain_loops"
 
-DEEP_MOMENTUM_MUTANTS = (
+_MOMENTUM = (
     edited(
         "maps-first",
         "the network maps a gradient before it learned of it",
@@ -97,3 +103,32 @@ DEEP_MOMENTUM_MUTANTS = (
         "a_network_is_drawn_for_each_head_from_streams_of_its_own",
     ),
 )
+
+_LAG = (
+    lagged(
+        "at-every-write",
+        "logarithms act at every write",
+        "write:retained",
+        "config.retention.lag and not first",
+        "False",
+        "memora_of_a_matrix_with_lag_tokens_is_the_printed_equations",
+    ),
+    lagged(
+        "reference-left",
+        "gradients stay at the weights before the lag token",
+        "run:_written",
+        "if lagged else memory",
+        "if False else memory",
+        "memora_of_a_matrix_with_lag_tokens_is_the_printed_equations",
+    ),
+    lagged(
+        "a-chunk-late",
+        "spans are counted from the second chunk on",
+        "config:Config.first_of_span",
+        "position %",
+        "(position + self.chunk) %",
+        "memora_of_a_matrix_with_lag_tokens_is_the_printed_equations",
+    ),
+)
+
+DEEP_MEMORY_MUTANTS = (*_MOMENTUM, *_LAG)
