@@ -44,6 +44,8 @@ class Drawing(NamedTuple):
             name and changes their kind, by those of the fields that `of_tensors` names.
         of_tensors: names of the space that `tensors` reads.
         closed: names that take no other values than those of the space.
+        later: names that are drawn where they are fixed alone, by numbers of their own, since they
+            came after a draw that was published.
         long: names of the space whose values are others in a long case (SWEEP-12); empty for a rule
             without such cases.
         slow: the change of a long case, whose regime has the name slow.
@@ -57,6 +59,7 @@ class Drawing(NamedTuple):
     tensors: Callable[[Arrays, Mapping[str, Any], Any, np.random.Generator], None] | None = None
     of_tensors: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
     long: Space = {}
     stated: Space = {}
     slow: Change | None = None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import momentum
+from atlas_ref.oracle.dplr import momentum, plain_formulas
 from atlas_ref.oracle.dplr.cumulated import with_cumulated
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
@@ -29,7 +29,9 @@ Seconds = dict[str, Array]
 
 def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
     """Results of a case, every head, token and step one after the other."""
-    return run_program(Program(parsed(case.header)), inputs, rounding)
+    own = parsed(case.header)
+    made = plain_formulas.computed(own, inputs, rounding.touch)
+    return run_program(Program(own), made, rounding)
 
 
 def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
@@ -195,6 +197,7 @@ def _gate(p: Program, x: Inputs, t: int, rounding: Any) -> Array:
         w = x[name][..., t] if one else x[name][..., t, :]
         if name == "in/retain":
             return w
+        w = w if p.own.gate_formula is None else p.take("log_gate", t, lambda: w)
         each = rounding.touch(ops.exp(w))
         if p.held == "log":  # the value is that of exp, the slope 1
             each = ops.stop_gradient(each) + (w - ops.stop_gradient(w))

@@ -166,7 +166,8 @@ def tokens(member: Member, x: Mapping[str, Array], wide: Any) -> dict[str, Array
 def by_row(member: Member, x: Mapping[str, Array]) -> bool:
     """Whether the erase has a factor for each row of the memory (DPLR-18, DPLRCASE-3)."""
     if member.erase == "error":
-        return len(x["in/beta"].shape) == len(x["in/v"].shape)
+        rate = x["in/beta"] if "in/beta" in x else x["in/beta_input"]
+        return len(rate.shape) == len(x["in/v"].shape)
     return "in/erase_scale" in x
 
 

@@ -6,12 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.formulas import BESIDE, GATES
 from atlas_ref.oracle.dplr.members import NEEDS
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
 from atlas_ref.oracle.dplr.program import named
 
 #: Name, inputs and clause of an op.
 Listed = tuple[str, tuple[str, ...], str]
+
+#: Formula of log gates -> its clause.
+CLAUSES = {
+    "softplus": "GATES-17",
+    "bounded": "GATES-18",
+    "log_sigmoid": "GATES-19",
+    "floored_sigmoid": "GATES-20",
+    "exponential": "GATES-21",
+}
 
 #: Ops that lie in the layout of the case.
 MATRICES = ("decayed", "S", "M")
@@ -20,7 +30,7 @@ MATRICES = ("decayed", "S", "M")
 def listed(case: Any) -> list[Listed]:
     """The ops that some token of a case computes."""
     own, x = parsed(case.header), case.inputs
-    gate = next((name for name in ("in/retain", "in/log_retain") if name in x), "")
+    gate = next((name for name in GATES if name in x), "")
     gated = bool(gate) or own.of.gated == "heads"
     ops: list[Listed] = []
     if own.norm("in/k") == "l2":
@@ -28,7 +38,10 @@ def listed(case: Any) -> list[Listed]:
         ops += [(name, ("in/k",), "DPLRCASE-2") for name in names]
     if own.of.second == "A":
         ops += _of_preconditioner(own)
-    if gated:
+    if own.gate_formula is not None:
+        raw = (gate, *(name for name in BESIDE if name in x))
+        ops += [("log_gate", raw, CLAUSES[own.gate_formula]), ("gate", ("log_gate",), "DPLR-1")]
+    elif gated:
         ops.append(("gate", (gate,) if gate else (), "DPLR-1" if gate else "DPLRCASE-3"))
     for j in range(own.steps) if own.of.second != "S" else ():
         ops += _of_row(own, x, j, gated=gated)
@@ -53,8 +66,13 @@ def _of_momentum(own: Parameters, x: Any, *, gated: bool) -> list[Listed]:
         ("found", (of, "in/erase_key"), "DPLR-21"),
         ("change", ("found", "in/v", "in/eta"), "DPLR-21"),
         ("S", ("S[t-1]", "momentum", "change", key), "DPLR-21"),
-        ("M", (decayed, "S", "in/beta"), "DPLR-21"),
+        ("M", (decayed, "S", _rates(x)), "DPLR-21"),
     ]
+
+
+def _rates(x: Any) -> str:
+    """The tensor of step sizes, or of what a formula makes them of."""
+    return "in/beta_input" if "in/beta_input" in x else "in/beta"
 
 
 def _of_preconditioner(own: Parameters) -> list[Listed]:
@@ -102,7 +120,7 @@ def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
         ops.append((named("value", j, n), ("in/v", "in/write_gate"), "DPLR-8"))
         added = (*added[:2], named("value", j, n), written)
     if kind == "error":
-        ops.append((named("change", j, n), (added[0], "in/v", "in/beta"), "DPLR-8"))
+        ops.append((named("change", j, n), (added[0], "in/v", _rates(x)), "DPLR-8"))
         added = (named("change", j, n), written)
     return [*ops, (named("M", j, n), (current, *added), clause)]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
-from atlas_ref.oracle.dplr import members
+from atlas_ref.oracle.dplr import formulas, members
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.rules.dplr import Count
 from atlas_ref.types import Frozen
@@ -16,6 +16,8 @@ Order = Literal["after_error", "before_error"]
 
 #: Names of members.
 Name: Any = Literal[tuple(members.MEMBERS)]
+
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e6, le=1e6)]
 
 #: Keys of a header of this rule.
 KEYS = ("schema", "rule", "level", "form", "chunk", "parameters", "trace", "note")
@@ -32,6 +34,9 @@ class Parameters(Frozen):
         state_dtype, state_every: format that a program keeps its state in, and the tokens between
             two roundings to it (DPLRCASE-14).
         log_chunk: tokens over which a program cumulates logs of gates (DPLRCASE-15).
+        gate_formula, beta_formula: what makes gates and step sizes of raw numbers (DPLRCASE-16,
+            DPLRCASE-17).
+        gate_threshold, gate_lower_bound, gate_normalizer, gate_least: of the formula of gates.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -48,6 +53,19 @@ class Parameters(Frozen):
     state_dtype: Literal["float32", "bfloat16", "float16"] | None = None
     state_every: Count = 1
     log_chunk: Count | None = None
+    gate_formula: formulas.GateFormula | None = None
+    gate_threshold: Finite | None = None
+    gate_lower_bound: Annotated[Finite, Field(lt=0)] | None = None
+    gate_normalizer: Annotated[Finite, Field(gt=0)] | None = None
+    gate_least: Annotated[Finite, Field(le=0)] | None = None
+    beta_formula: formulas.BetaFormula | None = None
+
+    @model_validator(mode="after")
+    def _formulas_fit(self) -> Self:
+        gated, rated = self.of.gated is True, self.of.erase in ("error", "momentum")
+        who = "rule dplr" if self.member is None else f"member {self.member}"
+        formulas.check(self, gated=gated, rated=rated, who=who)
+        return self
 
     @property
     def of(self) -> members.Member:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import meant
-from atlas_ref.oracle.dplr import parameters
+from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Tensor
@@ -23,12 +23,17 @@ TENSORS: dict[str, Tensor] = {
     "in/q": Tensor("... T d_in"),
     "in/retain": Tensor("... T, or ... T d_in", "1", 0.0, 1.0),
     "in/log_retain": Tensor("... T, or ... T d_in", "in/retain", high=0.0),
+    "in/gate_input": Tensor("... T, or ... T d_in", "by gate_formula", -1e6, 1e6),
+    "in/gate_log_rate": Tensor("heads", "0", high=64.0),
+    "in/gate_bias": Tensor("heads, or heads d_in", "0", -1e6, 1e6),
+    "in/gate_floor": Tensor("heads, or heads d_in", "by gate_formula", 1e-30, 1.0),
     "in/erase_read": Tensor("... R d_in", "no erase"),
     "in/erase_write": Tensor("... R d_in", "no erase"),
     "in/erase_scale": Tensor("... R d_out", "1"),
     "in/eta": Tensor("... T", "by member"),
     "in/log_momentum": Tensor("... T", "by member", high=0.0),
     "in/beta": Tensor("... R, or ... R d_out; of iplr and dplr ... R d_in", "by member"),
+    "in/beta_input": Tensor("... R, or ... R d_out", "by beta_formula", -1e6, 1e6),
     "in/erase_key": Tensor("... R d_in", "by member"),
     "in/alpha": Tensor("... R d_in", "by member"),
     "in/kk": Tensor("... R d_in", "by member"),
@@ -67,7 +72,7 @@ def names(own: Parameters) -> tuple[set[str], set[str]]:
         free |= {"in/retain", "in/log_retain"}
     if member.erase == "given":
         free |= {"in/erase_read", "in/erase_write", "in/erase_scale", "in/bonus"}
-    return needed, free
+    return formulas.names(own, needed, free)
 
 
 def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
@@ -96,16 +101,23 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
     T, wide = rows // own.steps, (*lead, rows, d_in)
     memory = (*lead, d_out, d_in) if own.state_layout == "(d_out, d_in)" else (*lead, d_in, d_out)
     gates = ((*lead, T), (*lead, T, d_in))
+    of_heads = tuple(tuple(lead[i:]) for i in range(len(lead) + 1))
+    one = "in/gate_input" in inputs and len(inputs["in/gate_input"].shape) == len(lead) + 1
+    biases = of_heads if one else tuple((*each, d_in) for each in of_heads)
     return {
         "in/k": ((*heads, rows, d_in),),
         "in/v": ((*lead, rows, d_out),),
         "in/q": ((*heads, T, d_in),),
         "in/retain": gates,
         "in/log_retain": gates,
+        "in/gate_input": gates,
+        "in/gate_log_rate": of_heads,
+        **dict.fromkeys(("in/gate_bias", "in/gate_floor"), biases),
+        "in/beta_input": _rates(own, wide, (*lead, rows, d_out)),
         "in/beta": _rates(own, wide, (*lead, rows, d_out)),
         "in/erase_scale": ((*lead, rows, d_out),),
         "in/write_gate": ((*lead, rows, d_out),),
-        "in/bonus": tuple((*lead[i:], d_in) for i in range(len(lead) + 1)),
+        "in/bonus": tuple((*each, d_in) for each in of_heads),
         "in/M0": (memory,),
         "in/M_bar": (memory,),
         **dict.fromkeys(SECOND["S"], (memory,)),
@@ -133,8 +145,9 @@ def axes(case: Any) -> dict[str, str]:
     rank = len(case.inputs["in/v"].shape)
     found = {"in/active": "T", "in/reset": "T"}
     bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
+    bare |= set(formulas.BESIDE)
     for name in case.inputs.keys() - found.keys() - bare:
-        of_tokens = name in ("in/q", "in/y_bar", "in/retain", "in/log_retain", *MADE_OF["A"])
+        of_tokens = name in ("in/q", "in/y_bar", *formulas.GATES, *MADE_OF["A"])
         behind = " d" if len(case.inputs[name].shape) == rank else ""
         found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
     return found
@@ -173,6 +186,10 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
     needed, free = names(own)
     who = "rule dplr" if own.member is None else f"member {own.member}"
     for name in inputs:
+        if name in formulas.RAW and name not in needed | free:
+            key = "beta_formula" if name == "in/beta_input" else "gate_formula"
+            found = getattr(own, key) or "none"
+            raise ValueError(f"{name}: belongs to another parameters.{key}, found {found}")
         if name not in needed | free:
             has = [each for each in TENSORS if each in needed | free]
             words = f"{name}: unknown tensor for {who}; it has {', '.join(has)}"
@@ -224,7 +241,9 @@ def draw(
         x = generator.standard_normal(made[name][-1 if name == "in/bonus" else 0])
         x = np.abs(x) if own.of.second == "z" and name != "in/v" else x
         tensors[name] = x if name in ("in/v", "in/q") else x / np.sqrt(request.d_in)
-    if own.of.gated is True:
+    if own.gate_formula is not None or own.beta_formula is not None:
+        tensors |= formulas.drawn(own, made, generator)
+    if own.of.gated is True and own.gate_formula is None:
         tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])
     if own.of.second == "A":
         shape = made["in/beta_precond"][0]
@@ -233,7 +252,7 @@ def draw(
     if own.of.second == "S":
         tensors["in/log_momentum"] = np.log(generator.uniform(0.3, 0.8, made["in/eta"][0]))
         tensors["in/eta"] = generator.uniform(0.1, 0.5, made["in/eta"][0])
-    if own.of.erase in ("error", "momentum"):
+    if own.of.erase in ("error", "momentum") and own.beta_formula is None:
         tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
     steps = np.arange(T)
     if request.pulse > 1:

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
-from atlas_ref.oracle.dplr import loop, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import formulas, loop, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
@@ -50,7 +50,7 @@ def _evaluate(
     inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     own = parameters.parsed(case.header)
-    x = dict(inputs)
+    x = formulas.applied(own, inputs)
     for name in ("in/k", "in/q"):
         x[name] = _normed(own, name, x[name])
     member, seconds = own.of, dict[str, Array]()
@@ -169,12 +169,12 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     """Parameters without effect, each with its reason (DPLRCASE-5)."""
     own, reasons = parameters.parsed(header), {}
     erases = own.of.erase not in ("none", "given") or "in/erase_read" in inputs
-    gated = own.of.gated == "heads" or {"in/retain", "in/log_retain"} & inputs.keys()
+    gated = own.of.gated == "heads" or set(formulas.GATES) & inputs.keys()
     if own.decay is not None and not (erases and gated):
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
-    if own.log_chunk is not None and not {"in/retain", "in/log_retain"} & inputs.keys():
+    if own.log_chunk is not None and not set(formulas.GATES) & inputs.keys():
         reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
         reasons["parameters.norm_eps"] = f"the norm has the floor {own.of.floor:g} instead"

@@ -78,6 +78,7 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
     names = (
         *of.space,
         *of.stated,
+        *of.later,
         *(("convention",) if of.convention is not None else ()),
         "regime",
     )
@@ -144,6 +145,9 @@ def _request(
     fields: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
     for name, values in {**of.space, **(of.long if long else {})}.items():
         fields[name] = one(draw, choices.get(name, values))
+    for place, name in enumerate(each for each in of.later if each in choices):
+        own = np.random.Generator(np.random.Philox(key=(fields["seed"] << 64) | place))
+        fields[name] = one(own, choices[name])
     if of.convention is not None:
         axes = of.convention(draw)
         fields["convention"] = one(draw, choices["convention"]) if "convention" in choices else axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Order, Parameters
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
@@ -65,7 +65,7 @@ def _members(at: Seen) -> Iterator[dict[str, Any]]:
     """Members that have the tensors of the case, of the same shapes."""
     given = {name for name in at.inputs if name.startswith("in/")}
     for name in MEMBERS:
-        other = at.own.replaced(member=name)
+        other = formulas.without(at.own.replaced(member=name))
         needed, free = tensors.names(other)
         if needed <= given <= needed | free:
             shapes = tensors.shapes(other, at.inputs)

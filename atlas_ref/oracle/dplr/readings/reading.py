@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.dplr import loop, parameters
+import numpy as np
+
+from atlas_ref.oracle.dplr import formulas, loop, parameters, plain_formulas
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.program import Program, Take, computed
+from atlas_ref.oracle.dplr.program import Program, Take, as_it_is, computed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 
@@ -18,10 +20,16 @@ GATES = ("in/retain", "in/log_retain")
 
 
 class Seen(NamedTuple):
-    """Settings and inputs, which decide what readings can be made."""
+    """Settings and inputs, which decide what readings can be made.
+
+    Attributes:
+        inputs: those of the rule, with gates and step sizes that a formula makes.
+        raw: those that a formula makes them of.
+    """
 
     own: Parameters
     inputs: Mapping[str, Any]
+    raw: Mapping[str, Any] = {}
 
     @property
     def tokens(self) -> int:
@@ -63,6 +71,8 @@ class Reading(NamedTuple):
         parameters: settings of the case with their values.
         program: fields of `Program` with their values.
         inputs: what the inputs are changed into.
+        formula: the mistake of a formula of gates or step sizes.
+        raw: what the inputs of a formula are changed into.
     """
 
     name: str
@@ -73,15 +83,37 @@ class Reading(NamedTuple):
     parameters: Mapping[str, Any] = {}
     program: Mapping[str, Any] = {}
     inputs: Callable[[Inputs], Inputs] | None = None
+    formula: str = ""
+    raw: Callable[[Inputs], Inputs] | None = None
 
 
-def read(case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> Seen:
-    """Settings and inputs of a case under some readings at once."""
-    own, tensors = parameters.parsed(case.header), dict(inputs)
+def read(
+    case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading], rounding: Any = None
+) -> Seen:
+    """Settings and inputs of a case under some readings at once.
+
+    Args:
+        rounding: of what a formula makes; None where numbers are not looked at.
+    """
+    own, raw = parameters.parsed(case.header), dict(inputs)
     for each in chosen:
         own = own.replaced(**each.parameters)
+        raw = raw if each.raw is None else each.raw(raw)
+    tensors = raw
+    if own.gate_formula is not None or own.beta_formula is not None:
+        mistake = next((each.formula for each in chosen if each.formula), "")
+        if rounding is None:
+            raw = {name: _wide(x) for name, x in raw.items()}
+        touch = as_it_is if rounding is None else rounding.touch
+        tensors = plain_formulas.computed(own, raw, touch, mistake)
+    for each in chosen:
         tensors = tensors if each.inputs is None else each.inputs(tensors)
-    return Seen(own, tensors)
+    return Seen(own, tensors, {n: x for n, x in raw.items() if n in formulas.RAW})
+
+
+def _wide(x: Any) -> Any:
+    """An array of numbers in float64, in which every op is."""
+    return x if x.dtype.kind in "biu" else x.astype(np.float64)
 
 
 def run(
@@ -97,7 +129,7 @@ def run(
     Args:
         take: the hook of a trace (DPLRCASE-11).
     """
-    at, program = read(case, inputs, chosen), dict[str, Any]()
+    at, program = read(case, inputs, chosen, rounding), dict[str, Any]()
     for each in chosen:
         program |= each.program
     return loop.run_program(Program(at.own, **program, take=take), at.inputs, rounding)

@@ -11,6 +11,7 @@ DRAWING = Drawing(
     tensors=draw.dress,
     of_tensors=draw.OF_TENSORS,
     closed=draw.OF_TENSORS,
+    later=draw.LATER_PARAMETERS,
     regimes=draw.REGIMES,
     long=draw.LONG_SPACE,
     slow=draw.slow,

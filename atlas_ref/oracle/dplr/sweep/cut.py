@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
 
@@ -34,6 +34,8 @@ OPTIONAL = (
     ("in/retain", "in/log_retain"),
     ("in/erase_read", "in/erase_write", "in/erase_scale"),
     ("in/erase_scale",),
+    ("in/gate_log_rate",),
+    ("in/gate_bias",),
     ("in/bonus",),
     ("in/y_bar", "in/M_bar"),
 )
@@ -68,14 +70,21 @@ def settings(case: Any) -> Iterator[Candidate | None]:
             places = [i for i in range(_size(case, label)) if i % count < fewer_each]
             yield _cut(case, {label: places}, **{key: fewer_each})
     for key in given:
-        if key not in ("member", "groups", "steps"):
+        if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
             yield _without(case, key)
     for name in ("in/retain", "in/log_retain"):
         if name in case.inputs and case.inputs[name].ndim == case.inputs["in/v"].ndim:
             scalar = {**case.inputs, name: case.inputs[name][..., 0]}
             yield Candidate(header, scalar)
-    if own.of.erase == "error" and case.inputs["in/beta"].ndim == case.inputs["in/v"].ndim:
-        yield Candidate(header, {**case.inputs, "in/beta": case.inputs["in/beta"][..., 0]})
+    for name in ("in/beta", "in/beta_input"):
+        if name in case.inputs and own.of.erase in ("error", "momentum"):
+            rate = case.inputs[name]
+            if rate.ndim == case.inputs["in/v"].ndim:
+                yield Candidate(header, {**case.inputs, name: rate[..., 0]})
+    yield from _given(case, own, given)
+    raw = case.inputs.get("in/gate_input")
+    if raw is not None and raw.ndim == case.inputs["in/v"].ndim:
+        yield Candidate(header, formulas.of_tokens(case.inputs))
     if "in/log_retain" in case.inputs:
         left, log = dict(case.inputs), case.inputs["in/log_retain"]
         del left["in/log_retain"]
@@ -134,6 +143,19 @@ def _members(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[C
             yield Candidate(_with(case, changed), kept)
 
 
+def _given(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate]:
+    """The case with its gates, or its step sizes, as their formula makes them."""
+    for key, made in formulas.MADE.items():
+        if key not in given:
+            continue
+        alone = own.replaced(**(dict.fromkeys(formulas.MADE) | {key: given[key]}))
+        wide = {n: x.astype(float) for n, x in case.inputs.items() if n in (*made.raw, "in/v")}
+        value, kind = formulas.applied(alone, wide)[made.name], case.inputs[made.raw[0]].dtype
+        left = without(case.inputs, *made.raw)
+        settings = _with(case, without(given, key, *made.settings))
+        yield Candidate(settings, {**left, made.name: value.astype(kind)})
+
+
 def _with(case: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of the header with these parameters."""
     left = without(case.header.plain(), "parameters")
@@ -190,6 +212,10 @@ def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
         "in/k": _Shape((*key_front, T * own.steps, d_in)),
         "in/v": _Shape((*front, T * own.steps, d_out)),
     }
+    raw = inputs.get("in/gate_input")
+    if raw is not None:  # whose axes say whether a bias has channels
+        channels = (d_in,) if raw.ndim == inputs["in/v"].ndim else ()
+        sizes["in/gate_input"] = _Shape((*front, T, *channels))
     labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
     found = {}
     for name, shapes in tensors.shapes(own, sizes).items():

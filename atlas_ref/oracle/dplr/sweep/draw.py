@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import parameters, tensors
+from atlas_ref.oracle.dplr import formulas, parameters, tensors
 from atlas_ref.oracle.dplr.members import LATER, MEMBERS, SECOND, of
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
 from atlas_ref.oracle.regimes import ordinary, some
@@ -48,6 +48,9 @@ OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "pulse", "reset", "dtype")
 OF_TENSORS = ("gate", "erase", "rates", "bonus", "state", "state_bar")
 OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TENSORS))
 
+#: Parameters that are drawn where they are fixed alone: they came after the draws.
+LATER_PARAMETERS = ("gate_formula", *formulas.SETTINGS, "beta_formula")
+
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}
 
@@ -59,6 +62,9 @@ _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "
 
 #: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
 _EDGES = (-np.inf, 0.0, -100.0, -1000.0)
+
+#: Raw numbers of formulas far out, and where they change sides.
+_FAR = (-1000.0, -17.0, 0.0, 20.0, 1000.0)
 
 
 def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
@@ -75,7 +81,11 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     single = drawn["bonus"] != "absent" or (named and (member.bonus or member.second in ("A", "S")))
     if single and "steps" not in choices:
         drawn["steps"] = 1
-    settings = {each: drawn.pop(each) for each in OF_PARAMETERS}
+    if drawn.get("gate_formula") is not None and "gate" not in choices and member.gated is True:
+        drawn["gate"] = str(drawn["gate"]).removeprefix("log_").replace("absent", "channel")
+    settings = {
+        each: drawn.pop(each) for each in (*OF_PARAMETERS, *LATER_PARAMETERS) if each in drawn
+    }
     own = {
         each: value
         for each, value in settings.items()
@@ -111,7 +121,12 @@ def dress(
         del inputs["in/erase_read"], inputs["in/erase_write"]
     if fields["rates"] != "row":
         _rates(own, inputs, fields["erase"], shapes, generator)
-    _gates(inputs, fields["gate"])
+    if own.gate_formula is None:
+        _gates(inputs, fields["gate"])
+    elif fields["gate"] not in ("token", "channel"):
+        raise ValueError(f"gate: {fields['gate']}, but gate_formula {own.gate_formula} makes it")
+    elif fields["gate"] == "token":
+        inputs |= formulas.of_tokens(inputs)
     if fields["bonus"] != "absent":
         if own.member is not None:
             raise ValueError(f"bonus: {fields['bonus']}, but member {own.member} is as it is")
@@ -141,6 +156,9 @@ def _rates(
     """
     if not _erases(own.of.erase, pair):
         raise ValueError("rates: value, but nothing is erased at a rate")
+    if own.beta_formula is not None:
+        inputs["in/beta_input"] = generator.standard_normal(shapes["in/beta_input"][-1])
+        return
     name = "in/beta" if own.of.erase == "error" else "in/erase_scale"
     inputs[name] = generator.uniform(0.1, 0.9, shapes[name][-1])
 
@@ -171,7 +189,7 @@ def _short(x: Any) -> Any:
 
 
 def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
-    """A third of gates and rates exactly 0 or 1, of logs of gates one of `_EDGES`."""
+    """A third of gates and rates exactly 0 or 1, of logs and raw numbers one of those above."""
     for name in ("in/retain", "in/beta", "in/eta", "in/beta_precond"):
         if name in inputs:
             some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
@@ -179,6 +197,10 @@ def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
         if name in inputs:
             logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs[name].shape)]
             some(inputs, name, draw, logs)
+    for name in ("in/gate_input", "in/beta_input"):
+        if name in inputs:
+            raw = np.array(_FAR)[draw.integers(0, len(_FAR), inputs[name].shape)]
+            some(inputs, name, draw, raw)
 
 
 def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
