@@ -36,6 +36,7 @@ LAYERS = (
             "rotary",
             "convolution",
             "feed_forward",
+            "log_gate",
             "attention",
             "memory",
             "memory_levels",

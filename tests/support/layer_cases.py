@@ -37,6 +37,8 @@ MAG = sorted(FOLDER.glob("mag_*.safetensors"))
 ALL_MAG = sorted((FOLDER.parent / "peers_atlas_mag").glob("mag_*.safetensors"))
 #: Files of titans-pytorch.
 TITANS = sorted((FOLDER.parent / "peers_atlas_mag").glob("titans_*.safetensors"))
+#: Files of the gates of Kimi Delta Attention.
+GATES = sorted((FOLDER.parent / "peers_gates").glob("gate_*.safetensors"))
 SYSTEMS = [file for file in FILES if file not in PARTS]
 
 #: One file of each layer.

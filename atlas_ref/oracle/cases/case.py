@@ -21,7 +21,7 @@ from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.gate_axis import check_gate_axis, stated_by_a_set, wide
 from atlas_ref.oracle.cases.header import Header, parse, reserved, title
-from atlas_ref.oracle.cases.recorded_headers import in_words_of_a_case
+from atlas_ref.oracle.cases.recorded_headers import in_words_of_a_case, sized
 from atlas_ref.oracle.cases.tensors import (
     Tensor,
     axes_in_words,
@@ -239,6 +239,7 @@ def load_results(path: str | os.PathLike[str]) -> tuple[Header, dict[str, Any]]:
 def _read(name: str) -> tuple[Header, dict[str, Any]]:
     """The header and the tensors of a file."""
     text, tensors = files.read(name)
+    text = sized(text, tensors)
     header = parse(text)
     tensors = in_words_of_a_case(text, tensors)
     fields = header.plain()

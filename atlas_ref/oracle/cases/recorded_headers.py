@@ -1,11 +1,12 @@
 """Headers of recordings of public projects, read as those of layers, of rule dplr or recurrence.
 
-Specified in specs/layer_cases.md (LAYER-17, LAYER-18), specs/dplr_cases.md (DPLRCASE-8) and
+Specified in specs/layer_cases.md (LAYER-17, LAYER-18, LAYER-23), specs/dplr_cases.md (DPLRCASE-8) and
 specs/recurrences.md (RECUR-9).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
 from atlas_ref.oracle.subjects import LAYER, dplr, recurrence
+from atlas_ref.oracle.subjects.subject import CHARACTERS
 
 #: Layer of a case -> word of the key `rule` in such a recording.
 WORDS = {
@@ -93,7 +95,12 @@ OF_FAMILY = {
     "momentum0": "S0",
     "momentum_bar": "S_bar",
     "momentum": "S",
+    "A_log": "param/A_log",
+    "dt_bias": "param/dt_bias",
 }
+
+#: Recordings of gates alone, which are cases of a layer, and whether they have a lower bound.
+GATES = {"gate_softplus": False, "gate_lower_bound": True}
 
 #: Tensors of such a recording that are vectors, kept as matrices of one row.
 OF_ONE_ROW = ("z0", "z_bar", "z")
@@ -105,6 +112,8 @@ COUNTS = {"num_householder": "steps", "value_heads_per_key_head": "groups"}
 def as_member(data: dict[str, Any]) -> dict[str, Any]:
     """The header of a case in place of a recording of a member of the linear family (DPLRCASE-8).
 
+    That of gates alone is a case of their layer (LAYER-23).
+
     Raises:
         ValueError: a recording of a recurrence that no rule has.
     """
@@ -113,6 +122,10 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     given = data.get("parameters")
     given = given if isinstance(given, dict) else {}
     member = given.get("member")
+    if isinstance(member, str) and member in GATES:
+        own = {key: given[key] for key in ("heads", "head_dim") if key in given}
+        own |= {"lower_bound": given.get("lower_bound")} if GATES[member] else {}
+        return _as_case(data, LAYER, own) | {"layer": "kda_gate"}
     if isinstance(member, str) and member in RECURRENCES:
         return _as_recurrence(data, given, member)
     if not isinstance(member, str) or member not in MEMBERS:
@@ -139,6 +152,27 @@ def _as_recurrence(data: dict[str, Any], given: dict[str, Any], member: str) -> 
 def _as_case(data: dict[str, Any], rule: str, parameters: dict[str, Any]) -> dict[str, Any]:
     header = {key: data[key] for key in ("schema", "note") if key in data}
     return header | {"rule": rule, "parameters": parameters}
+
+
+def sized(text: str, tensors: Mapping[str, Any]) -> str:
+    """The header of a recording of gates with the heads and channels that its input has (LAYER-23).
+
+    Any other as it is, and one whose input has no such axes too, to be refused.
+    """
+    x = tensors.get("in/x")
+    named = len(text) <= CHARACTERS and any(name in text for name in GATES)
+    if x is None or len(x.shape) < 2 or not named:
+        return text
+    try:
+        data = decoded(text)
+    except ValueError:  # which the reader of headers refuses
+        return text
+    data = data if isinstance(data, dict) else {}
+    given = data.get("parameters")
+    if data.get("rule") != LINEAR_FAMILY or not isinstance(given, dict):
+        return text
+    heads, head_dim = x.shape[-2:]
+    return json.dumps(data | {"parameters": given | {"heads": heads, "head_dim": head_dim}})
 
 
 def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

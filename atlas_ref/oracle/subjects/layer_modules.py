@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.layers import attention, rotary
+from atlas_ref.layers import attention, log_gate, rotary
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
@@ -175,6 +175,12 @@ def _cached(config: attention.Config, tensors: Mapping[str, Array]) -> attention
     )
 
 
+def _log_gates(call: Call) -> dict[str, Array]:
+    """Log gates of every token, head and channel (LAYER-23)."""
+    _, gates = log_gate.apply(call.config, call.params, log_gate.State(), call.inputs["in/x"])
+    return {"out/y": gates}
+
+
 def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:
     """Refuse more cached rows than a window keeps."""
     size, by = sizes.get("rows", (0, ""))
@@ -242,5 +248,11 @@ PARTS: dict[str, Entry] = {
         check=_fits,
         void=_no_base,
         numbers=_scores,
+    ),
+    "kda_gate": Entry(
+        MODULES["kda_gate"],
+        sequence("B T heads head_dim"),
+        _log_gates,
+        {"out/y": "GATES-22", "grad": "LAYER-8"},
     ),
 }

@@ -10,7 +10,7 @@ from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.subjects.layer import ENTRIES
 from tests.support.bad_layers import TABLE, case_of, header_of
-from tests.support.layer_cases import ALL_MAG, FILES, MAG, TITANS
+from tests.support.layer_cases import ALL_MAG, FILES, GATES, MAG, TITANS
 from tests.support.refusal import refused_everywhere
 
 SCHEMA = case_schema()
@@ -30,7 +30,7 @@ def test_a_bad_header_of_a_layer_does_not_validate_unless_json_schema_has_no_wor
 
 
 @pytest.mark.clause("LAYER-2", "CASE-1")
-@pytest.mark.parametrize("file", FILES + MAG + ALL_MAG + TITANS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES + MAG + ALL_MAG + TITANS + GATES, ids=lambda file: file.stem)
 def test_every_recorded_header_of_a_layer_validates(file):
     VALIDATOR.validate(atlas_ref.load(file).header.plain())
 
@@ -50,7 +50,7 @@ def test_the_schema_has_the_tensors_of_every_layer():
     tables = SCHEMA["x-layers"]
     assert set(tables) == set(ENTRIES)
     seen = {name: set() for name in tables}
-    for file in FILES + MAG + ALL_MAG + TITANS:
+    for file in FILES + MAG + ALL_MAG + TITANS + GATES:
         case = atlas_ref.load(file)
         seen[case.header.layer] |= {any_number(name) for name in case.inputs}
     for name, table in tables.items():
