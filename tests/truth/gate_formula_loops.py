@@ -9,6 +9,7 @@ import cmath
 from decimal import Decimal, localcontext
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 #: Enough for 1 + e^-1000, which is 1, 434 zeros, and then digits.
@@ -35,24 +36,47 @@ def exact(formula: str, x: float, rate: float, bias: float, **settings: float) -
         return -z.exp()
 
 
-def complex_gate(formula: str, x: Any, rate: Any, bias: Any, **s: Any) -> complex:
-    """One log gate of complex numbers of ordinary size."""
-    z, A = complex(x) + bias, cmath.exp(rate)
+def complex_gate(
+    formula: str, x: Any, rate: Any, bias: Any, mistake: str = "", **s: Any
+) -> complex:
+    """One log gate of complex numbers of ordinary size, as a program with a mistake has it.
+
+    A part that is held fixed loses its imaginary part.
+    """
+    x, rate, bias = (
+        complex(value).real if mistake == f"{name} held" else complex(value)
+        for name, value in (("gate_input", x), ("gate_log_rate", rate), ("gate_bias", bias))
+    )
+    A = {"rate without exp": rate, "rate forgotten": 1.0}.get(mistake, cmath.exp(rate))
+    late = bias if mistake == "bias late" else 0.0
+    z = x if mistake in ("bias late", "bias forgotten") else x + bias
+    g = _by_formula(formula, z, A, late, mistake, s)
+    g = -g if mistake == "sign forgotten" else g
+    if mistake == "gate in bfloat16":
+        return complex(ml_dtypes.bfloat16(g.real))
+    return complex(np.float16(g.real)) if mistake == "gate in float16" else g
+
+
+def _by_formula(formula: str, z: Any, A: Any, late: Any, mistake: str, s: Any) -> complex:
     if formula == "softplus":
+        if mistake == "softplus in float32":
+            power = np.float32(1) + np.exp(np.float32(z.real))
+            return -A * complex(np.log(power))
         if "threshold" in s and z.real > s["threshold"]:
             return -A * z
         return -A * cmath.log(1 + cmath.exp(z))
     if formula == "bounded":
-        return s["lower_bound"] / (1 + cmath.exp(-A * z))
+        return s["lower_bound"] / (1 + cmath.exp(-A * z - late))
     if formula == "log_sigmoid":
         g = -cmath.log(1 + cmath.exp(-z)) / s.get("normalizer", 1.0)
         return complex(s["least"]) if g.real <= s.get("least", -np.inf) else g
     if formula == "floored_sigmoid":
-        return cmath.log(s["floor"] + (1 - s["floor"]) / (1 + cmath.exp(-z)))
+        floor = s["floor"].real if mistake == "gate_floor held" else s["floor"]
+        return cmath.log(floor + (1 - floor) / (1 + cmath.exp(-z)))
     return -cmath.exp(z)
 
 
-def run(formula: str, x: Any, rate: Any, bias: Any, **settings: Any) -> Any:
+def run(formula: str, x: Any, rate: Any, bias: Any, mistake: str = "", **settings: Any) -> Any:
     """Log gates (..., H, T) or (..., H, T, K), one number after another.
 
     Args:
@@ -67,5 +91,6 @@ def run(formula: str, x: Any, rate: Any, bias: Any, **settings: Any) -> Any:
         head = place[-3] if channels else place[-2]
         own = (head, place[-1]) if channels else head
         of = {n: v[own] if n == "floor" else v for n, v in settings.items()}
-        found[place] = complex_gate(formula, x[place], np.asarray(rate)[head], bias[own], **of)
+        numbers = (x[place], np.asarray(rate)[head], bias[own])
+        found[place] = complex_gate(formula, *numbers, mistake, **of)
     return found

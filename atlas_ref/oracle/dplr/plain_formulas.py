@@ -30,15 +30,14 @@ def computed(own: Any, inputs: Inputs, touch: Touch, mistake: str = "") -> dict[
 
     Args:
         touch: rounding of the value of a function.
-        mistake: of a program with a formula (DPLRCASE-10).
+        mistake: of a program with a formula (DPLRCASE-18).
     """
     x = dict(inputs)
     if "in/gate_input" in x:
         x["in/log_retain"] = _log_gate(own, x, touch, mistake)
     if "in/beta_input" in x:
         rate = touch(_share(x["in/beta_input"]))
-        doubled = (own.beta_formula == "twice_sigmoid") != (mistake == "other range of beta")
-        x["in/beta"] = 2 * rate if doubled else rate
+        x["in/beta"] = 2 * rate if own.beta_formula == "twice_sigmoid" else rate
     return {name: value for name, value in x.items() if name not in RAW}
 
 
@@ -64,7 +63,7 @@ def _by_formula(own: Any, x: Inputs, touch: Touch, mistake: str) -> Array:
         z = z if rate is None else rate * z
         return own.gate_lower_bound * touch(_share(z + bias if late else z))
     if kind == "log_sigmoid":
-        return _of_sigmoid(own, z, touch, mistake)
+        return _of_sigmoid(own, z, touch)
     if kind == "floored_sigmoid":
         return _from_floor(z, _along(x, "in/gate_floor", places), touch)
     return -touch(ops.exp(ops.where(ops.less(z, _HIGH), z, _HIGH)))
@@ -107,16 +106,16 @@ def _printed(z: Array, size: Array) -> Array:
     return size + (narrow - plain(size)).astype(size.dtype)
 
 
-def _of_sigmoid(own: Any, z: Array, touch: Touch, mistake: str) -> Array:
+def _of_sigmoid(own: Any, z: Array, touch: Touch) -> Array:
     """log of the sigmoid over the normalizer, no less than the least."""
     below = ops.less(z, 0.0)
     up, down = ops.where(below, 0.0, z), ops.where(below, z, 0.0)
     near = -touch(ops.log1p(ops.exp(-up)))
     far = z - touch(ops.log1p(ops.exp(down)))
     g = ops.where(below, far, near)
-    if own.gate_normalizer is not None and mistake != "normalizer forgotten":
+    if own.gate_normalizer is not None:
         g = g / own.gate_normalizer
-    least = own.gate_least if mistake != "least forgotten" else None
+    least = own.gate_least
     return g if least is None else ops.where(ops.greater(g, least), g, least)
 
 

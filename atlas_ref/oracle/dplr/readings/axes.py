@@ -8,6 +8,7 @@ from typing import Any, get_args
 from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Order, Parameters
+from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
 
 #: Values of eps in the norm of a key or query, those of public code among them.
@@ -49,6 +50,7 @@ def _in_force(own: Parameters, name: str) -> Any:
 
 def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
     """One parameter with another value, where it can matter."""
+    yield from of_formulas.settings(at)
     if at.erases and at.gated:
         yield from ({"decay": value} for value in get_args(Order))
     scaled = at.own.of.second != "z"  # the length of a query cancels in a normalised read
@@ -82,4 +84,5 @@ def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     erase = (of.erase, of.read) if given else None
     order = own.order if given and gate else None
     eps = (of.floor or own.norm_eps) if "l2" in norms else None
-    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second)
+    made = of_formulas.function(own, at)
+    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.dplr.readings.reading import Inputs, Reading, Seen
 from atlas_ref.types import Array
 from tape import ops
@@ -26,6 +27,7 @@ def habits(at: Seen) -> list[Reading]:
         *_of_state(at),
         *_of_events(at),
         *_of_tokens(at),
+        *of_formulas.mistakes(at),
     ]
     graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
     return [*every, *(_of_gradients(at) if graded else [])]
@@ -48,7 +50,7 @@ def _of_gate(at: Seen) -> Iterator[Reading]:
             yield _mistake("gate when silent", "silent tokens decayed", gate_silent=True)
     if not (name := at.gate):
         return
-    yield _mistake("gate forgotten", f"{name} was absent", _without(name))
+    yield _mistake("gate forgotten", f"{at.gate_word} was absent", _without(name))
     squared = _changed(name, lambda x: 2 * x if name == "in/log_retain" else x * x)
     yield _mistake("gate twice", "a token decayed twice", squared)
     if at.by_channel:
@@ -116,7 +118,9 @@ def _of_rates(at: Seen) -> Iterator[Reading]:
     if kind == "error":
         yield _mistake("erase without beta", "the erase had no in/beta", no_beta="erase")
         yield _mistake("write without beta", "the write had no in/beta", no_beta="write")
-        yield _mistake("beta doubled", "in/beta was doubled", _changed("in/beta", lambda x: 2 * x))
+        if at.own.beta_formula != "sigmoid":  # which is another formula
+            words = "in/beta was doubled"
+            yield _mistake("beta doubled", words, _changed("in/beta", lambda x: 2 * x))
         yield from _of_rates_per_value(at)
     if "in/erase_scale" in at.inputs:
         words = "in/erase_scale was absent"
@@ -298,7 +302,11 @@ def _of_gradients(at: Seen) -> Iterator[Reading]:
     """Parts of the backward pass that are held fixed."""
     if name := at.gate:
         yield _held("gate", "no gradient went through the gate")
-        if name == "in/log_retain" and np.isfinite(at.inputs[name]).all():
+        if (
+            at.own.gate_formula is None
+            and name == "in/log_retain"
+            and np.isfinite(at.inputs[name]).all()
+        ):
             words = "the gradient of in/log_retain was that of the gate"
             yield _held("log", words)
     if at.erases:
@@ -323,8 +331,9 @@ def _of_dropped(at: Seen) -> Iterator[Reading]:
     """Gradients that a tensor does not get, or that do not end where they should."""
     kind = at.own.of.erase
     names = ("alpha", "beta") if kind == "alpha" else RATES.get(kind, ())
+    yield from of_formulas.held(at)
     for name in (*names, "erase_scale", "bonus", "M0"):
-        if f"in/{name}" in at.inputs:
+        if f"in/{name}" in at.inputs and not (name == "beta" and at.own.beta_formula):
             change = _changed(f"in/{name}", ops.stop_gradient)
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)

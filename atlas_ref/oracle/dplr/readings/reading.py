@@ -41,6 +41,11 @@ class Seen(NamedTuple):
         return next((name for name in GATES if name in self.inputs), "")
 
     @property
+    def gate_word(self) -> str:
+        """The tensor of the gate, or what a formula makes, in messages."""
+        return self.gate if self.own.gate_formula is None else "the log gate"
+
+    @property
     def gated(self) -> bool:
         return self.own.of.gated == "heads" or bool(self.gate)
 
