@@ -136,6 +136,8 @@ class _Head:
 
     def _gate(self, t: int) -> Any:
         x = self.x
+        if "log_gate" in x:  # of a formula, which its own loop has computed
+            return self._take("gate", t, np.exp(self._take("log_gate", t, x["log_gate"][t])))
         if "log_retain" in x:
             return self._take("gate", t, np.exp(x["log_retain"][t]))
         if "retain" in x:

@@ -188,16 +188,17 @@ def _gate(p: Program, x: Inputs, t: int, rounding: Any) -> Array:
     if not (by_head or name):
         return None
     one = by_head or len(x[name].shape) < len(v.shape)
+    w = None if by_head else x[name][(..., t) if one else (..., t, slice(None))]
+    if p.own.gate_formula is not None and name == "in/log_retain":
+        w = p.take("log_gate", t, partial(as_it_is, w))
 
     def compute() -> Array:
         if by_head:
             heads = 1.0 - 0.5 ** (5.0 + np.arange(v.shape[-3] if len(v.shape) > 2 else 1))
             each = heads.astype(v.dtype) if len(v.shape) > 2 else heads.astype(v.dtype)[0]
             return ops.zeros_like(v, shape=v.shape[:-2]) + each
-        w = x[name][..., t] if one else x[name][..., t, :]
         if name == "in/retain":
             return w
-        w = w if p.own.gate_formula is None else p.take("log_gate", t, lambda: w)
         each = rounding.touch(ops.exp(w))
         if p.held == "log":  # the value is that of exp, the slope 1
             each = ops.stop_gradient(each) + (w - ops.stop_gradient(w))
