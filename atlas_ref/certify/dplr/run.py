@@ -1,6 +1,6 @@
 """A sequence of rule dplr on balls, token by token (CERT-18).
 
-Written from DPLR-1 to DPLR-7, DPLR-19 to DPLR-21 and DPLRCASE-2 to DPLRCASE-5.
+Written from DPLR-1 to DPLR-7, DPLR-19 to DPLR-21, DPLRCASE-2 to DPLRCASE-5, DPLRCASE-16, DPLRCASE-17.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
+from atlas_ref.certify.dplr import formulas
 from atlas_ref.certify.dplr.members import MEMBERS
 from atlas_ref.certify.functions import exponentials, inverse, normalised
 from atlas_ref.certify.inputs import Inputs
@@ -27,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "state_dtype": None,
     "state_every": 1,
     "log_chunk": None,
+    **formulas.DEFAULTS,
 }
 
 #: What is added to the divisor of a normalised read: the float64 nearest to it (DPLR-19).
@@ -131,7 +133,9 @@ class Sequence:
         error = of @ self.inputs.get("in/erase_key", *at) - self.inputs.get("in/v", *at)
         change = scaled(self.inputs.get("in/eta", *at), error) @ self.key("in/k", t).T
         S = sane(scaled(exponentials(self.inputs.get("in/log_momentum", *at)), S) + change)
-        return sane(decayed - scaled(self.inputs.get("in/beta", *at), S)), S
+        rate = self.row("in/beta", t)
+        assert rate is not None
+        return sane(decayed - scaled(rate, S)), S
 
     def first_squares(self) -> Matrix | None:
         """A before the first token; None where keys are written as they are (DPLR-20)."""
@@ -191,7 +195,9 @@ class Sequence:
         return after - taken @ write.along.T
 
     def row(self, name: str, j: int) -> Matrix | None:
-        """A tensor of row j of this value head."""
+        """A tensor of row j of this value head; a step size of raw numbers by its formula."""
+        if name == "in/beta" and self.s["beta_formula"] is not None:
+            return formulas.rate(self.s, self.inputs.get("in/beta_input", *self.index, j))
         return self.inputs.optional(name, *self.index, j)
 
     def key(self, name: str, j: int) -> Matrix:
@@ -207,6 +213,8 @@ class Sequence:
         if self.member.heads:
             head = self.index[-1] if self.index else 0
             return number(1 - arb(2) ** (-5 - head))
+        if self.s["gate_formula"] is not None:
+            return exponentials(formulas.log_gate(self.s, self.inputs, self.index, t))
         log = self.inputs.optional("in/log_retain", *self.index, t)
         return self.row("in/retain", t) if log is None else exponentials(log)
 
