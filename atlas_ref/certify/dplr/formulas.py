@@ -22,6 +22,9 @@ DEFAULTS: dict[str, Any] = {
     "gate_normalizer": None,
     "gate_least": None,
     "beta_formula": None,
+    # how others round log gates, on which certified results do not depend
+    "gate_softplus": None,
+    "gate_dtype": None,
 }
 
 #: Above it the gate of an exponential is 0 (GATES-21).

@@ -46,9 +46,11 @@ FORMULAS: dict[str, Formula] = {
     "exponential": Formula(),
 }
 
-#: Every tensor beside the input of a gate, every tensor that the rule does not have, every setting.
+#: Every tensor beside the input of a gate, every tensor that the rule does not have, what a
+#: program declares of its log gates (DPLRCASE-19), every setting.
 BESIDE = ("in/gate_log_rate", "in/gate_bias", "in/gate_floor")
 RAW = ("in/gate_input", *BESIDE, "in/beta_input")
+DECLARED = ("gate_softplus", "gate_dtype")
 SETTINGS = ("gate_threshold", "gate_lower_bound", "gate_normalizer", "gate_least")
 
 
@@ -68,7 +70,7 @@ class Made(NamedTuple):
 
 #: Parameter that names a formula -> what it makes of which tensors.
 MADE = {
-    "gate_formula": Made(("in/gate_input", *BESIDE), SETTINGS, "in/log_retain"),
+    "gate_formula": Made(("in/gate_input", *BESIDE), (*SETTINGS, *DECLARED), "in/log_retain"),
     "beta_formula": Made(("in/beta_input",), (), "in/beta"),
 }
 
@@ -93,6 +95,12 @@ def check(given: Any, *, gated: bool, rated: bool, who: str) -> None:
         if getattr(given, name) is not None and name not in own.settings:
             of = next(each for each, formula in FORMULAS.items() if name in formula.settings)
             raise ValueError(f"{name}: belongs to gate_formula {of}, found {given.gate_formula}")
+    if given.gate_softplus is not None and given.gate_formula != "softplus":
+        raise ValueError(
+            f"gate_softplus: belongs to gate_formula softplus, found {given.gate_formula}"
+        )
+    if given.gate_dtype is not None and given.gate_formula is None:
+        raise ValueError("gate_dtype: belongs to a gate_formula, found none")
     for name in own.needed:
         if getattr(given, name) is None:
             raise ValueError(f"{name}: missing, gate_formula {given.gate_formula} needs it")
@@ -159,4 +167,6 @@ def applied(own: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def without(own: Any) -> Any:
     """Settings of a case whose gates and step sizes are computed."""
-    return own.replaced(gate_formula=None, beta_formula=None, **dict.fromkeys(SETTINGS))
+    return own.replaced(
+        gate_formula=None, beta_formula=None, **dict.fromkeys((*SETTINGS, *DECLARED))
+    )

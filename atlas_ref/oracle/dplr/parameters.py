@@ -37,6 +37,8 @@ class Parameters(Frozen):
         gate_formula, beta_formula: what makes gates and step sizes of raw numbers (DPLRCASE-16,
             DPLRCASE-17).
         gate_threshold, gate_lower_bound, gate_normalizer, gate_least: of the formula of gates.
+        gate_softplus, gate_dtype: how a program takes softplus, and the format that it rounds log
+            gates to (DPLRCASE-19).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -58,6 +60,8 @@ class Parameters(Frozen):
     gate_lower_bound: Annotated[Finite, Field(lt=0)] | None = None
     gate_normalizer: Annotated[Finite, Field(gt=0)] | None = None
     gate_least: Annotated[Finite, Field(le=0)] | None = None
+    gate_softplus: Literal["log1p", "log(1+exp)"] | None = None
+    gate_dtype: Literal["float32", "bfloat16", "float16"] | None = None
     beta_formula: formulas.BetaFormula | None = None
 
     @model_validator(mode="after")

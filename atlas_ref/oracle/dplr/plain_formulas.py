@@ -21,6 +21,9 @@ Touch = Callable[[Array], Array]
 #: Above it the gate of an exponential is 0 in every format.
 _HIGH = 64.0
 
+#: Above it public code has z in place of log(1 + e^z), unless a case says so.
+_PRINTED = 20.0
+
 #: Formats that a mistaken program has its log gates in, by the name of the mistake.
 NARROW = {"gate in bfloat16": "bfloat16", "gate in float16": "float16"}
 
@@ -45,9 +48,13 @@ def _log_gate(own: Any, x: Inputs, touch: Touch, mistake: str) -> Array:
     """The log of every gate by its formula, as a program with a mistake has it."""
     g = _by_formula(own, x, touch, mistake)
     g = -g if mistake == "sign forgotten" else g
-    if mistake in NARROW:  # the slope is that of what is rounded
-        g = rounded(g, NARROW[mistake])
-    return g
+    narrow = NARROW.get(mistake) or (own.gate_dtype if _is_narrow(x) else None)
+    return g if narrow is None else rounded(g, narrow)  # the slope is that of what is rounded
+
+
+def _is_narrow(x: Inputs) -> bool:
+    """Whether arithmetic is not that of the truth, so that declarations count (DPLRCASE-19)."""
+    return bool(x["in/v"].dtype != np.float64)
 
 
 def _by_formula(own: Any, x: Inputs, touch: Touch, mistake: str) -> Array:
@@ -57,7 +64,8 @@ def _by_formula(own: Any, x: Inputs, touch: Touch, mistake: str) -> Array:
     late = mistake == "bias late"
     z = raw if bias is None or late or mistake == "bias forgotten" else raw + bias
     if kind == "softplus":
-        size = _of_softplus(own, z, touch, mistake)
+        printed = own.gate_softplus == "log(1+exp)" and _is_narrow(x)
+        size = (_as_printed if printed else _of_softplus)(own, z, touch, mistake)
         return -size if rate is None else -(rate * size)
     if kind == "bounded":
         z = z if rate is None else rate * z
@@ -97,10 +105,18 @@ def _of_softplus(own: Any, z: Array, touch: Touch, mistake: str) -> Array:
     return _printed(z, size) if mistake == "softplus in float32" else size
 
 
+def _as_printed(own: Any, z: Array, touch: Touch, mistake: str) -> Array:
+    """log(1 + e^z) in the arithmetic of a program, z where e^z would overflow or a threshold is."""
+    top = _PRINTED if own.gate_threshold is None else own.gate_threshold
+    above = ops.greater(z, top)
+    power = touch(ops.exp(ops.where(above, 0.0, z)))
+    return ops.where(above, z, touch(ops.log(1 + power)))
+
+
 def _printed(z: Array, size: Array) -> Array:
     """log(1 + e^z) as it is printed, in float32 up to z = 20; the slope is that of `size`."""
     wide = np.asarray(plain(z), np.float64)
-    one, high = np.float32(1), wide > 20
+    one, high = np.float32(1), wide > _PRINTED
     power = np.exp(np.where(high, 0.0, wide).astype(np.float32))
     narrow = np.where(high, wide, np.log(one + power).astype(np.float64))
     return size + (narrow - plain(size)).astype(size.dtype)

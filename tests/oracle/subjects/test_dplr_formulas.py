@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from tests.support.close import ANALYTIC, Tolerance, assert_close
+from tests.support.close import ANALYTIC, EXACT, Tolerance, assert_close
 from tests.truth import family_loops, gate_formula_loops
 
 STEP = 1e-30
@@ -207,3 +208,76 @@ def test_what_a_formula_does_not_have_is_refused_in_one_line(
     x = {**case.inputs, **{f"in/{name}": value for name, value in change.items()}}
     with pytest.raises(atlas_ref.CaseError, match=message):
         make(header, {name: value for name, value in x.items() if value is not None})
+
+
+def far_down() -> Any:
+    """A case whose softplus is small, at rates of thousands."""
+    case = drawn("softplus", tokens=8)
+    x = dict(case.inputs)
+    x["in/gate_input"] = x["in/gate_input"] - 12.0
+    x["in/gate_log_rate"] = x["in/gate_log_rate"] + 8.0
+    return make(case.header.plain(), x)
+
+
+def as_layers(case: Any, how: str) -> dict[str, Any]:
+    """Results of a float32 program that makes log gates like this, and then runs a right kernel."""
+    x = {n: value.astype(np.float32) for n, value in case.inputs.items()}
+    bias = 0 if how.endswith("without bias") else x["in/gate_bias"][:, None, :]
+    z = x["in/gate_input"] + bias
+    size = np.logaddexp(np.float32(0), z)
+    if how.startswith("printed"):
+        size = np.where(z > 20, z, np.log(np.float32(1) + np.exp(z)))
+    g = -np.exp(x["in/gate_log_rate"])[:, None, None] * size
+    if how.startswith("bfloat16"):
+        g = g.astype(ml_dtypes.bfloat16).astype(np.float32)
+    kept = {n: value for n, value in x.items() if n not in formulas.RAW}
+    gated = make({"schema": 1, "rule": "dplr", "parameters": {"member": "kda"}},
+                 {**kept, "in/log_retain": g})  # fmt: skip
+    return evaluate(gated, dtype="float32").tensors
+
+
+DECLARED = {
+    "printed": {"gate_softplus": "log(1+exp)"},
+    "bfloat16": {"gate_dtype": "bfloat16"},
+}
+
+
+@pytest.mark.clause("DPLRCASE-19")
+@pytest.mark.parametrize("how", DECLARED)
+def test_a_program_passes_where_its_log_gates_are_declared_and_not_elsewhere(how: str) -> None:
+    case = far_down()
+    header = case.header.plain()
+    stated = {**header, "parameters": {**header["parameters"], **DECLARED[how]}}
+
+    def verdicts(header: dict[str, Any], mine: dict[str, Any]) -> set[str]:
+        rows = atlas_ref.check(make(header, {**case.inputs, **mine}))
+        return {row.verdict for row in rows}
+
+    mine = as_layers(case, how)
+    assert verdicts(stated, mine) == {"PASS"}
+    assert "WRONG" in verdicts(header, mine)
+    assert verdicts(header, as_layers(case, "log1p")) == {"PASS"}
+    assert "WRONG" in verdicts(stated, as_layers(case, f"{how} without bias"))
+    declared = make(stated, dict(case.inputs))
+    for name, value in evaluate(case, grad=True).tensors.items():
+        assert_close(name, evaluate(declared, grad=True).tensors[name], value, EXACT)
+
+
+@pytest.mark.clause("DPLRCASE-19")
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"gate_formula": "exponential", "gate_softplus": "log1p"},
+            "gate_softplus: belongs to gat",
+        ),
+        ({"gate_dtype": "bfloat16"}, "gate_dtype: belongs to a gate_formula, found none"),
+        ({"gate_formula": "softplus", "gate_dtype": "int8"}, "gate_dtype: must be 'float32', "),
+        ({"gate_formula": "softplus", "gate_softplus": "exp"}, "gate_softplus: must be 'log1p' or"),
+    ],
+)
+def test_a_declaration_without_its_formula_is_refused(
+    parameters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(atlas_ref.CaseError, match=f"parameters.{message}"):
+        new(Request(rule="dplr", parameters={"member": "kda", **parameters}))
