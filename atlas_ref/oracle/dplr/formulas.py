@@ -46,11 +46,14 @@ FORMULAS: dict[str, Formula] = {
     "exponential": Formula(),
 }
 
-#: Every tensor beside the input of a gate, every tensor that the rule does not have, what a
-#: program declares of its log gates (DPLRCASE-19), every setting.
+#: Every tensor beside the input of a gate, and every tensor that the rule does not have.
 BESIDE = ("in/gate_log_rate", "in/gate_bias", "in/gate_floor")
 RAW = ("in/gate_input", *BESIDE, "in/beta_input")
+
+#: Parameters of what a program does to its log gates, which change no result of the rule.
 DECLARED = ("gate_softplus", "gate_dtype")
+
+#: Every setting of a formula of gates.
 SETTINGS = ("gate_threshold", "gate_lower_bound", "gate_normalizer", "gate_least")
 
 
