@@ -18,6 +18,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.vectors.inputs.parts import part
 from tests.support.close import ANALYTIC, EXACT, Tolerance, assert_close
 from tests.truth import family_loops, gate_formula_loops
 
@@ -281,3 +282,17 @@ def test_a_declaration_without_its_formula_is_refused(
 ) -> None:
     with pytest.raises(atlas_ref.CaseError, match=f"parameters.{message}"):
         new(Request(rule="dplr", parameters={"member": "kda", **parameters}))
+
+
+@pytest.mark.clause("DPLRCASE-16", "DPLR-7")
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("channels", [True, False], ids=["channels", "one number"])
+def test_a_call_that_is_cut_is_the_whole_one(name: str, channels: bool) -> None:
+    """Raw numbers are cut with their tokens; rates, biases and floors belong to all of them."""
+    case = drawn(name, channels=channels)
+    whole = evaluate(case).tensors
+    first = evaluate(part(case, range(2)))
+    last = evaluate(part(case, range(2, 5), first)).tensors
+    reads = np.concatenate([first.tensors["out/y"], last["out/y"]], axis=-2)
+    assert_close("y", reads, whole["out/y"], EXACT)
+    assert_close("M", last["out/M"], whole["out/M"], EXACT)
