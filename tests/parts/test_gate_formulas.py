@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import tape
@@ -207,3 +209,41 @@ def test_gates_of_public_code_and_all_their_gradients(formula: str) -> None:
     for name, value in own.items():
         assert_close(f"grad/{name}", value, file[f"grad/{name}"], RECORDING)
     assert len(own) == 3
+
+
+#: Largest size of raw numbers and biases in a case, and of a log rate (DPLRCASE-4).
+SIZE, LOG_RATE = 1e6, 64.0
+
+
+@st.composite
+def raw_numbers(draw: Any) -> dict[str, Any]:
+    """Numbers of every size that a case may have, of float64 or float32."""
+    kind = draw(st.sampled_from([np.float64, np.float32]))
+    wide = st.floats(-SIZE, SIZE)
+    return {
+        "x": kind(draw(wide)),
+        "bias": kind(draw(wide)),
+        "log_rate": kind(draw(st.floats(-SIZE, LOG_RATE))),
+        "floor": kind(draw(st.floats(2.0**-99, 1.0))),
+    }
+
+
+@pytest.mark.clause(*EVERY)
+@given(inputs=raw_numbers(), name=st.sampled_from(list(CASES)))
+def test_every_gate_is_at_most_1_with_finite_slopes_within_the_ranges_of_a_case(
+    inputs: dict[str, Any], name: str
+) -> None:
+    formula, settings, beside = CASES[name]
+    compute = getattr(gate_formulas, formula)
+    numbers = {each: inputs[each] for each in ("x", *beside)}
+
+    def gate(at: dict[str, Any]) -> Any:
+        return compute(at["x"], **settings, **_rest(at))
+
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        g, slopes = gate(numbers), tape.grad(gate)(numbers)
+        kept = np.exp(g)
+    assert g.dtype == inputs["x"].dtype
+    assert np.isfinite(g)
+    assert 0.0 <= kept <= 1.0
+    assert all(np.isfinite(value) for value in slopes.values()), slopes
