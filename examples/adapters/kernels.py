@@ -34,6 +34,13 @@ KDA = {
     "cu_seqlens": "cu_seqlens",
 }
 
+#: The same with the gate inside, as fla has it under use_gate_in_kernel: raw numbers, and tensors of
+#: heads (H,) and (H, K). Its settings are {"gate_formula": "softplus"}.
+KDA_WITH_GATE = {**KDA, "g": "gate_input", "A_log": "gate_log_rate", "dt_bias": "gate_bias"}
+
+#: Tensors of heads, which all tokens share.
+OF_HEADS = ("gate_log_rate", "gate_bias", "gate_floor")
+
 STATES = ("M0", "M_bar")
 COTANGENTS = {"y_bar", "M_bar"}
 
@@ -142,6 +149,13 @@ class Kernel(NamedTuple):
         for name in ("retain", "log_retain"):
             if name in inputs and inputs[name].ndim == inputs["v"].ndim and not self.channels:
                 return f"in/{name} for each key channel: it takes one gate a head"
+        raw = inputs.get("gate_input")
+        if raw is not None and (raw.ndim == inputs["v"].ndim) != self.channels:
+            kind = "each key channel" if self.channels else "a head"
+            return f"in/gate_input of shape {raw.shape}: it takes one for {kind}"
+        for name in OF_HEADS:
+            if name in inputs and inputs[name].ndim > 1 + (self.channels and "rate" not in name):
+                return f"in/{name} for each row of the batch: it takes one"
         if "bonus" in inputs and inputs["bonus"].ndim > 2 and len(inputs["bonus"]) > 1:
             return "in/bonus for each row of the batch: it takes one"
         tokens = inputs["q"].shape[-2]
@@ -225,11 +239,18 @@ class Conversion(NamedTuple):
         if name == "bonus":
             heads = self.axes[-1] if self.axes else 1
             return np.broadcast_to(x[0] if x.ndim > 2 else x, (heads, x.shape[-1])).copy()
+        if name in OF_HEADS:
+            return np.broadcast_to(x, self._of_heads(name, x)).copy()
         x = self._repeated(name, x)
         x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])  # (B, H, T, ...)
         if self.starts:
             x = np.swapaxes(x, 0, 1).reshape(1, x.shape[1], -1, *x.shape[3:])
         return np.ascontiguousarray(np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x)
+
+    def _of_heads(self, name: str, x: Array) -> tuple[int, ...]:
+        """The shape of a tensor of heads, with channels where the gates have them."""
+        channels = x.shape[-1:] if self.kernel.channels and "rate" not in name else ()
+        return (self.axes[-1] if self.axes else 1, *channels)
 
     def _repeated(self, name: str, x: Array) -> Array:
         """Keys and queries for value heads, a gate of a head for its channels."""
@@ -264,6 +285,10 @@ class Conversion(NamedTuple):
             return x.reshape(self.inputs["M0"].shape)
         if name == "bonus":
             own = self.inputs["bonus"].shape
+            return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
+        if name in OF_HEADS:
+            own = self.inputs[name].shape
+            x = x.reshape(self._of_heads(name, self.inputs[name]))
             return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
         x = np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x  # (B, H, T, ...)
         if self.starts:
