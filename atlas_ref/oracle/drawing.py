@@ -61,7 +61,6 @@ class Drawing(NamedTuple):
     closed: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
     long: Space = {}
-    stated: Space = {}
     slow: Change | None = None
     moves: tuple[Move, ...] = ()
 

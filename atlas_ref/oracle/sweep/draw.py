@@ -77,7 +77,6 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
     of = drawing(rule)
     names = (
         *of.space,
-        *of.stated,
         *of.later,
         *(("convention",) if of.convention is not None else ()),
         "regime",
@@ -154,8 +153,6 @@ def _request(
     regime = str(one(draw, choices.get("regime", tuple(of.regimes))))
     if long and "regime" not in choices:
         regime = SLOW
-    for name, (usual, *_) in of.stated.items():
-        fields[name] = one(draw, choices[name]) if name in choices else usual
     return of.request(fields, choices, long), regime
 
 

@@ -8,7 +8,7 @@ from atlas_ref.oracle.drawing import Drawing
 
 DRAWING = Drawing(
     space=draw.SPACE,
-    stated=draw.STATED,
+    later=draw.LATER_PARAMETERS,
     request=draw.request,
     convention=draw.convention,
     regimes=regimes.SEQUENCES,

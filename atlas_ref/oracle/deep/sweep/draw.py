@@ -80,8 +80,8 @@ SPACE: dict[str, tuple[Any, ...]] = {
     ),
 }
 
-#: Parameters that are younger than the published draws: drawn where they are fixed alone.
-STATED: dict[str, tuple[Any, ...]] = {"deep_momentum": (None,)}
+#: Parameters that are drawn where they are fixed alone: they came after the draws.
+LATER_PARAMETERS = ("deep_momentum",)
 
 #: Names above that are fields of a request, not parameters of the case.
 OF_REQUEST: tuple[str, ...] = ("tokens", "d_in", "d_out", "heads", "history", "pulse", "reset")
@@ -117,14 +117,16 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     if "history" not in choices:
         drawn["history"] = _held(drawn["history"], chunk, count(drawn["window"] or chunk))
     plain = {
-        name: drawn[name] for name in drawn if name not in {**SPACE, **STATED} or name in OF_REQUEST
+        name: drawn[name]
+        for name in drawn
+        if name not in (*SPACE, *LATER_PARAMETERS) or name in OF_REQUEST
     }
     parameters = {
         name: drawn[name]
-        for name, values in {**SPACE, **STATED}.items()
+        for name in (*SPACE, *LATER_PARAMETERS)
         if name not in OF_REQUEST
-        and drawn[name] is not None
-        and (name in choices or drawn[name] != values[0])
+        and drawn.get(name) is not None
+        and (name in choices or drawn[name] != SPACE[name][0])
     }
     return plain | {"parameters": {"memory": drawn["memory"]} | parameters}
 
