@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atlas_ref.cli import sweep
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.draw import SWEPT
 from atlas_ref.rules import FAMILY, RULES
 

@@ -275,7 +275,7 @@ def refuse_inside(out: Path, folder: Path) -> None:
 
 def rules(incomplete: str) -> list[str]:
     """Names of rules, for the completion of a shell."""
-    from atlas_ref.oracle.subjects import SUBJECTS
+    from atlas_ref.oracle.registry import SUBJECTS
 
     return [name for name in SUBJECTS if name.startswith(incomplete)]
 

@@ -33,8 +33,9 @@ from atlas_ref.oracle.cases.inputs import (
     rounded,
 )
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result, seeds
-from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, block
-from atlas_ref.oracle.subjects.subject import Position
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects import block
+from atlas_ref.oracle.subjects.subject import BLOCK, Position
 from atlas_ref.types import Array, Frozen
 from tape import ops, vjp
 

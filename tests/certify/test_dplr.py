@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from tests.support.certified import assert_certified, assert_expected_is_certified
 from tests.support.close import Tolerance, relative_error

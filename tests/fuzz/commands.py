@@ -17,7 +17,7 @@ from atlas_ref.cli.main import app
 from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.forms import FORMS
 from atlas_ref.oracle.cases.schema import axis_values
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import RULES
 from tests.fuzz import implementations
 from tests.fuzz.room import Room

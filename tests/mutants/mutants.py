@@ -801,7 +801,7 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "tensor-sketch-not-around",
         "a convolution that drops what passes the last bucket",
-        "atlas_ref.parts.tensor_sketch:circular",
+        "atlas_ref.parts.feature_maps.tensor_sketch:circular",
         Edited(
             "ops.index(b, (..., shifts))",
             "(ops.index(b, (..., shifts)) * np.tril(np.ones((m, m))))",

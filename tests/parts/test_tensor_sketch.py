@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from atlas_ref.parts import feature_maps, tensor_sketch
-from atlas_ref.parts.tensor_sketch import TensorSketch
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.feature_maps import tensor_sketch
+from atlas_ref.parts.feature_maps.tensor_sketch import TensorSketch
 from atlas_ref.train.probes import limits
 from atlas_ref.train.probes.capacity import Settings
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered

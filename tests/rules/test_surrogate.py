@@ -17,9 +17,9 @@ from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.compare import compare_arrays
 from atlas_ref.oracle.judge.tolerance import judged, tolerances
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts import surrogate
 from atlas_ref.rules import omega, sequence, titans_lmm

@@ -12,7 +12,7 @@ from atlas_ref.blocks import lmm
 from atlas_ref.layers import convention, memory
 from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import Linear, RandomFourier, ResidualMlp, Sketch
-from atlas_ref.parts.tensor_sketch import TensorSketch
+from atlas_ref.parts.feature_maps.tensor_sketch import TensorSketch
 from atlas_ref.parts.window import Decay, Gate, Product, Softmax
 from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import Recorded, files

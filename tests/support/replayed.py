@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import arithmetic_inputs, header_trace, trace
-from atlas_ref.oracle.subjects import SUBJECTS
 
 
 def assert_first_wrong(case: Any, op: str) -> None:

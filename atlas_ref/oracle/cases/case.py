@@ -30,9 +30,9 @@ from atlas_ref.oracle.cases.tensors import (
     legal,
     tokens,
 )
-from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
-from atlas_ref.oracle.subjects.subject import frozen_tensors
+from atlas_ref.oracle.subjects.subject import BLOCK, frozen_tensors
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate

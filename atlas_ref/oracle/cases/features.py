@@ -13,7 +13,7 @@ from typing import NamedTuple
 from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.tensors import COTANGENTS, LOGARITHMS
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.block import parts
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory", "log_retain", "log_momentum")

@@ -17,7 +17,7 @@ from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     CHARACTERS,

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY

@@ -15,7 +15,8 @@ from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
-from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Array, Frozen

@@ -14,8 +14,8 @@ from atlas_ref.messages import shown
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
-from atlas_ref.oracle.subjects import LAYER, dplr, recurrence
-from atlas_ref.oracle.subjects.subject import CHARACTERS
+from atlas_ref.oracle.subjects import dplr, recurrence
+from atlas_ref.oracle.subjects.subject import CHARACTERS, LAYER
 
 #: Layer of a case -> word of the key `rule` in such a recording.
 WORDS = {

@@ -19,9 +19,9 @@ from atlas_ref.oracle.cases.tensors import (
 )
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
-from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
-from atlas_ref.oracle.subjects.subject import SEQUENCE_KEYS
+from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, SEQUENCE_KEYS, Subject
 from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with

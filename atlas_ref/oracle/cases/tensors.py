@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.cases.gate_axis import gate_axes
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
 from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare, of_call
 from atlas_ref.parts import feature_maps

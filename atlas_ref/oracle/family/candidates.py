@@ -16,7 +16,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import family, prepare
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 

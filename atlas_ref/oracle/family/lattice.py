@@ -23,7 +23,7 @@ from atlas_ref.conventions import (
 )
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import tokens
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.parts.window import uses_gate

@@ -17,7 +17,7 @@ from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.identify.trials import deciding_reading
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array

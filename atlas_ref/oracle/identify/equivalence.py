@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
 from atlas_ref.oracle.family.lengths import longest
 from atlas_ref.oracle.family.prepare import Prepared
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 
 #: Relative distance below which two results in float64 differ by rounding alone.

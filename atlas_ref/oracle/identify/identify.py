@@ -31,7 +31,7 @@ from atlas_ref.oracle.identify.stages import is_large, staged
 from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 
 #: Settings that fit beside the match and are listed; of more, only their axes and number.

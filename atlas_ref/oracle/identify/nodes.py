@@ -19,7 +19,7 @@ from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.judge.compare import relative_error
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 

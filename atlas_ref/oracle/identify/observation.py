@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
 from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.judge.norms import FORMATS
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 

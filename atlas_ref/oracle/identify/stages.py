@@ -15,7 +15,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.score import Scored, scored
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 
 #: Multiplications, conventions included, above which a case is large; tokens that a large case is

@@ -14,7 +14,7 @@ from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings import Search
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 
 #: Numbers of tokens to try, and seeds of each.

@@ -22,8 +22,8 @@ from atlas_ref.oracle.judge import states
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.answers import Answer, Source
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import because_frozen
 
 __all__ = [

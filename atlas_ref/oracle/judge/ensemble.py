@@ -17,7 +17,8 @@ from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
-from atlas_ref.oracle.subjects import SUBJECTS, block
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects import block
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 

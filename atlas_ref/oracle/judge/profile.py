@@ -9,7 +9,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import PROJECTED, TOKEN, bare
 from atlas_ref.oracle.judge.verdicts import First, Profile
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import of_call
 
 #: Cells that a long sequence is shown in; each shows the largest of its tokens.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import bare
 from atlas_ref.types import Array
 

@@ -24,7 +24,7 @@ from atlas_ref.oracle.judge.alternatives import alternatives as known_alternativ
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
 from atlas_ref.oracle.judge.states import gap, holds, judged_in, kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
 

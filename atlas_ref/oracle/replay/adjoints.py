@@ -16,12 +16,12 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.tensors import seeds as weighed
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import Op
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.replay.trace import in_layout
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 from tape import plain, vjp
 

@@ -19,12 +19,12 @@ from atlas_ref.oracle.evaluate import under
 from atlas_ref.oracle.family.departures import Departure, ignored
 from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.judge.tolerance import PASS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.judge import Cells, cells, ratios
 from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with

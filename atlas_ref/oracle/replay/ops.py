@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.sequence import PROJECTED
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.rules import FAMILY
 

@@ -15,6 +15,7 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, rounded
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
 from atlas_ref.oracle.replay.adjoints import clause as adjoint_clause
 from atlas_ref.oracle.replay.adjoints import gap as adjoint_gap
@@ -37,7 +38,6 @@ from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, STATES, Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.replay.trace import require_traced
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY
 
 #: Verdicts in the order of reporting.

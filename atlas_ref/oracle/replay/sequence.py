@@ -14,8 +14,8 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import steps
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory import (
     GATE_NAMES,
     initial_state,

@@ -15,10 +15,10 @@ from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, converted, rounded
 from atlas_ref.oracle.cases.tensors import seeds
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import is_matrix, ops_of, tokens_of
 from atlas_ref.oracle.replay.sequence import leading
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 from tape import vjp
 

@@ -14,9 +14,9 @@ from atlas_ref.oracle.cases.tensors import LEVEL, bare
 from atlas_ref.oracle.family.departures import features
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.report.nearest import Words, nearest_convention
-from atlas_ref.oracle.subjects import SUBJECTS
 
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")

@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.oracle.drawing import Drawing, Space, one, without
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep import family_draw
 
 #: Rules that can be swept.

@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle import drawn_axes, regimes
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY, names_with
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and

@@ -16,7 +16,7 @@ from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, effective, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, smaller
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.cut import axis_sizes, cut, flattened, table_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with

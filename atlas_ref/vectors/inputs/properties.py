@@ -11,8 +11,8 @@ import numpy as np
 from atlas_ref.forms.support import FORMS, refusal
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.split import places, tokens
 

@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.identify.nodes import redrawn, relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.inputs.draw import drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen
 from tape import ops

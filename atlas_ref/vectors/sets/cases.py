@@ -9,7 +9,7 @@ from pathlib import Path
 from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
-from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
 from atlas_ref.vectors.sets.recipe import load_large

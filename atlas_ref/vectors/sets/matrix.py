@@ -17,7 +17,7 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work

@@ -15,9 +15,10 @@ from atlas_ref.oracle.deep.sweep.cut import MOVES
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.subjects import SUBJECTS, deep_memory
+from atlas_ref.oracle.subjects import deep_memory
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep.draw import checked_choices, drawn
 from tests.support import deep_cases

@@ -16,7 +16,7 @@ from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
-from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
 from tests.support.linear_family import RECORDED

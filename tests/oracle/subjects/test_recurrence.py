@@ -20,8 +20,8 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS as WAYS
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.recurrences.members import MEMBERS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import require_traced
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep.draw import SWEPT
 from atlas_ref.rules.recurrences.log_linear import holding

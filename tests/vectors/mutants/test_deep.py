@@ -8,8 +8,8 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.answers import Answer
-from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.mutants import mutants, own, score

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.parts import tensor_sketch
-from atlas_ref.parts.tensor_sketch import TensorSketch
+from atlas_ref.parts.feature_maps import tensor_sketch
+from atlas_ref.parts.feature_maps.tensor_sketch import TensorSketch
 from atlas_ref.types import Array, Dims, Frozen, bind_dims, check_array
 from tape import ops
 from tape.constants import beside
