@@ -58,7 +58,7 @@ class Parameters(Frozen):
     gate_formula: formulas.GateFormula | None = None
     gate_threshold: Finite | None = None
     gate_lower_bound: Annotated[Finite, Field(lt=0)] | None = None
-    gate_normalizer: Annotated[Finite, Field(gt=0)] | None = None
+    gate_normalizer: Annotated[Finite, Field(ge=1e-6)] | None = None
     gate_least: Annotated[Finite, Field(le=0)] | None = None
     gate_softplus: Literal["log1p", "log(1+exp)"] | None = None
     gate_dtype: Literal["float32", "bfloat16", "float16"] | None = None

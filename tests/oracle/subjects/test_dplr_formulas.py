@@ -31,6 +31,7 @@ FORMULAS: dict[str, dict[str, Any]] = {
     "threshold": {"gate_formula": "softplus", "gate_threshold": 0.5},
     "bounded": {"gate_formula": "bounded", "gate_lower_bound": -5.0},
     "log_sigmoid": {"gate_formula": "log_sigmoid", "gate_normalizer": 4.0},
+    "smallest": {"gate_formula": "log_sigmoid", "gate_normalizer": 1e-6},
     "clamped": {"gate_formula": "log_sigmoid", "gate_normalizer": 2.0, "gate_least": -0.4},
     "floored_sigmoid": {"gate_formula": "floored_sigmoid"},
     "exponential": {"gate_formula": "exponential"},
@@ -166,6 +167,11 @@ def test_biases_and_rates_of_all_heads_or_none_are_those_of_each_head(name: str)
             "parameters.gate_lower_bound: must be less than 0",
         ),
         ({"gate_formula": "soft"}, {}, "parameters.gate_formula: must be 'softplus', "),
+        (
+            {"gate_formula": "log_sigmoid", "gate_normalizer": 1e-300},
+            {"gate_log_rate": None},
+            "parameters.gate_normalizer: must be at least 1e-06",
+        ),
         (
             {"member": "delta", "gate_formula": "softplus"},
             {},
