@@ -43,6 +43,8 @@ def draw(
     if request.window_gate or uses_gate(config.window_weights):
         tensors["in/window_gate"] = generator.uniform(0.2, 0.8, (*lead, T))
     tensors |= _memory(config, generator, lead)
+    if config.deep_momentum is not None:
+        _scale_down(tensors)
     steps = np.arange(T)
     if request.pulse > 1:  # the last token of a chunk is the one that may write
         chunks = (steps + 1) // config.chunk
@@ -66,6 +68,19 @@ def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
         else:
             tensors[f"in/memory/{name}"] = draw.uniform(0.7, 1.3, shape)
     return tensors
+
+
+def _scale_down(tensors: dict[str, Array]) -> None:
+    """Make gradients so small that a network takes them to small steps (DEEPCASE-10).
+
+    No step size stands before what a network of the momentum returns (DEEP-37).
+    """
+    tensors["in/k"] *= 0.5 / np.sqrt(tensors["in/k"].shape[-1])
+    tensors["in/v"] *= 0.5 / np.sqrt(tensors["in/v"].shape[-1])
+    for name in tensors:
+        of_network, _, own = name.removeprefix("in/memory/").partition(PREFIX)
+        if not of_network and own and rank(own) == 2:
+            tensors[name] = 0.5 * tensors[name]
 
 
 def _retained(config: Any, name: str, drawn: Array) -> Array:

@@ -35,7 +35,7 @@ class Parameters(Frozen):
     query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
     state_layout: Layout = "(d_out, d_in)"
     mini_batch: Annotated[int, Field(ge=1)] = 16
-    norm_eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    norm_eps: Annotated[float, Field(ge=1e-15, allow_inf_nan=False)] = 1e-6
     groups: Annotated[int, Field(ge=1)] = 1
     position: Annotated[int, Field(ge=0)] = 0
 

@@ -32,12 +32,12 @@ class Config(Frozen):
 
     Attributes:
         mini_batch: tokens whose gradients are taken at one memory.
-        norm_eps: what is added to the variance.
+        norm_eps: what is added to the variance, at least 1e-15.
         query_scale: what a query is multiplied by.
     """
 
     mini_batch: Annotated[int, Field(ge=1)] = 16
-    norm_eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
+    norm_eps: Annotated[float, Field(ge=1e-15, allow_inf_nan=False)] = 1e-6
     query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
 
 

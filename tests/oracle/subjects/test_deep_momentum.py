@@ -64,6 +64,17 @@ def case_of(name: str = "l2", **more: Any) -> Any:
     return deep_cases.made(**given | {"convention": axes})
 
 
+@pytest.mark.clause("DEEPCASE-10")
+@pytest.mark.parametrize("memory", ["linear", "mlp"])
+@pytest.mark.parametrize("objective", ["l2", "dot"])
+def test_a_long_case_that_is_drawn_does_not_grow(objective: str, memory: str) -> None:
+    for axes in ({}, {"newton_schulz": "none"}):
+        own = {"memory": {"kind": memory}, "deep_momentum": {"objective": objective}}
+        request = {"tokens": 64, "d_in": 8, "d_out": 8, "heads": 1, "parameters": own}
+        found = evaluate(deep_cases.made(**request, convention=axes), grad=True).tensors
+        assert max(np.abs(each).max() for each in found.values() if each.size) < 100.0
+
+
 @pytest.mark.clause("DEEP-37", "DEEP-38", "DEEPCASE-1", "DEEPCASE-6", "DEEPCASE-7", "DEEPCASE-9")
 @pytest.mark.clause("CERT-17", "DEEPCASE-11")
 @pytest.mark.parametrize("name", CASES)

@@ -279,7 +279,7 @@ def test_a_ridge_below_zero_or_of_other_heads_is_refused_and_one_for_all_heads_t
         ({"member": "hgrn", "query_scale": 1}, "query_scale: the member hgrn has none"),
         ({"member": "gsa", "state_layout": "rows"}, "parameters.state_layout"),
         ({"member": "ttt_linear", "mini_batch": 0}, "parameters.mini_batch"),
-        ({"member": "ttt_linear", "norm_eps": 0.0}, "parameters.norm_eps"),
+        ({"member": "ttt_linear", "norm_eps": 1e-320}, "parameters.norm_eps"),
         ({"member": "log_linear", "groups": 0}, "parameters.groups"),
         ({"member": "log_linear", "position": -1}, "parameters.position"),
         ({"member": "mesa", "query_scale": 1}, "query_scale: the member mesa has none"),
