@@ -80,9 +80,9 @@ def add_at(buffer: Array, key: Any, g: Array) -> Array:
         buffer = buffer.astype(wide)
     if is_basic(key):
         buffer[key] += g
-    elif isinstance(buffer, np.ndarray) or not isinstance(key, tuple):
+    elif isinstance(buffer, np.ndarray) or isinstance(key, type(buffer)):
         np.add.at(buffer, key, g)  # an advanced key may name an entry twice
-    else:  # CuPy takes no tuple through NumPy's dispatch
+    else:  # CuPy takes no tuple and no list through NumPy's dispatch
         entries = np.arange(buffer.size, like=buffer).reshape(buffer.shape)[key]
         flat = buffer.reshape(-1)  # a view, or a copy of another order
         np.add.at(flat, entries, g)

@@ -33,6 +33,8 @@ class Device(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("implicit conversion to a NumPy array")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        if any(isinstance(x, tuple | list) for x in inputs):
+            return NotImplemented
         return onto_device(
             getattr(ufunc, method)(
                 *onto_host(inputs), **{name: onto_host(value) for name, value in settings.items()}
@@ -43,16 +45,19 @@ class Device(np.lib.mixins.NDArrayOperatorsMixin):
         return onto_device(function(*onto_host(args), **onto_host(settings)))
 
     def __getitem__(self, key: Any) -> Device:
-        return Device(self.host[key])
+        return Device(self.host[key_of(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.host[key] = onto_host(value)
+        self.host[key_of(key)] = onto_host(value)
 
     def __bool__(self) -> bool:
         raise TypeError("a branch on an array waits for the device")
 
     def astype(self, kind: Any) -> Device:
         return Device(self.host.astype(kind))
+
+    def reshape(self, *shape: Any) -> Device:
+        return Device(self.host.reshape(*shape))
 
     def swapaxes(self, i: int, j: int) -> Device:
         return Device(self.host.swapaxes(i, j))
@@ -66,6 +71,13 @@ def onto_host(x: Any) -> Any:
     if isinstance(x, tuple | list):
         return type(x)([onto_host(each) for each in x])
     return {name: onto_host(each) for name, each in x.items()} if isinstance(x, dict) else x
+
+
+def key_of(key: Any) -> Any:
+    """An index as NumPy takes it."""
+    if isinstance(key, tuple):
+        return tuple(key_of(part) for part in key)
+    return key.host if isinstance(key, Device) else key
 
 
 def onto_device(x: Any) -> Any:
@@ -101,3 +113,16 @@ def test_transformations_stay_on_the_device() -> None:
     assert_close("unused", unused.host, np.zeros(4), EXACT)
     square = tape.opaque(lambda a: a * a, lambda a: (a * a, a), lambda a, g: (2.0 * a * g,))
     assert_close("opaque", tape.grad(lambda x: ops.sum(square(x)))(Device(x)).host, 2.0 * x, EXACT)
+
+
+@pytest.mark.clause("TAPE-3", "TAPE-21")
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_entries_that_an_index_of_several_axes_names_twice_are_added_up(order: Any) -> None:
+    x, weights = np.arange(12.0).reshape(3, 4), np.asarray([[1.0, 2.0], [4.0, 8.0]], order=order)
+    rows, columns = np.array([[0], [2]]), np.array([[1, 1]])
+    _, pullback = tape.vjp(lambda x: x[rows, columns], x)
+    want = np.zeros((3, 4))
+    want[0, 1], want[2, 1] = 1.0 + 2.0, 4.0 + 8.0
+    assert_close("on the host", pullback(weights)[0], want, EXACT)
+    _, pullback = tape.vjp(lambda x: x[Device(rows), Device(columns)], Device(x))
+    assert_close("gradient", pullback(Device(weights))[0].host, want, EXACT)
