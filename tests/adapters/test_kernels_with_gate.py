@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,31 +30,11 @@ def kda(A_log: Any, dt_bias: Any = 0.0, *, g: Any, head_first: bool = False, **o
     return fla_kernel.kda(g=log_gate, head_first=head_first, **others)
 
 
-def by_complex_step(call: Any) -> Any:
-    """Gradients of a kernel by every floating argument, entry by entry."""
-
-    def gradients(arguments: dict[str, Any], y_bar: Any, M_bar: Any) -> dict[str, Any]:
-        found = {}
-        for name, x in arguments.items():
-            if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-                continue
-            found[name] = np.zeros(x.shape)
-            for place in np.ndindex(x.shape):
-                moved = x.astype(complex)
-                moved[place] += 1j * STEP
-                y, M = call(**{**arguments, name: moved})
-                weighed = (y.imag * y_bar).sum() + (0 if M_bar is None else (M.imag * M_bar).sum())
-                found[name][place] = weighed / STEP
-        return found
-
-    return gradients
-
-
 KERNEL = kernels.Kernel(
     kda,
     kernels.KDA_WITH_GATE,
     member="kda",
-    gradients=by_complex_step(kda),
+    gradients=functools.partial(fla_kernel.by_complex_step, kernel=kda),
     settings={"gate_formula": "softplus"},
     grouped=True,
 )
@@ -108,7 +89,12 @@ def test_a_kernel_without_its_bias_is_wrong_in_the_gradient_too() -> None:
     def bare(**arguments: Any) -> Any:
         return kda(**{**arguments, "dt_bias": 0.0 * arguments["dt_bias"]})
 
-    rows = checked(case(), KERNEL._replace(call=bare, gradients=by_complex_step(bare)))
+    rows = checked(
+        case(),
+        KERNEL._replace(
+            call=bare, gradients=functools.partial(fla_kernel.by_complex_step, kernel=bare)
+        ),
+    )
     verdicts = {row.tensor: row.verdict for row in rows}
     assert (verdicts["out/y"], verdicts["grad/gate_bias"]) == ("WRONG", "WRONG")
 

@@ -57,8 +57,10 @@ def kda(
     )
 
 
-def by_complex_step(arguments: dict[str, Any], y_bar: Array, M_bar: Array | None) -> dict[str, Any]:
-    """Gradients of `kda` by every floating argument, entry by entry."""
+def by_complex_step(
+    arguments: dict[str, Any], y_bar: Array, M_bar: Array | None, *, kernel: Any = kda
+) -> dict[str, Any]:
+    """Gradients of a kernel by every floating argument, entry by entry."""
     found = {}
     for name, x in arguments.items():
         if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
@@ -67,7 +69,7 @@ def by_complex_step(arguments: dict[str, Any], y_bar: Array, M_bar: Array | None
         for place in np.ndindex(x.shape):
             moved = x.astype(complex)
             moved[place] += 1e-30j
-            y, M = kda(**{**arguments, name: moved})
+            y, M = kernel(**{**arguments, name: moved})
             change = (y.imag * y_bar).sum() + (0 if M_bar is None else (M.imag * M_bar).sum())
             found[name][place] = change / 1e-30
     return found

@@ -31,9 +31,9 @@ def types_of(name: str, kind: Any, *, momentum: bool, rows: bool) -> tuple[Any, 
     gate, d_gate = (rows_in, rows_out) if rows else (row, types.Array(number, 1, "C"))
 
     def of_fields(fields: tuple[Any, ...], name: Any) -> Any:
-        if len(set(fields)) == 1:  # which Numba, a library without types, tells apart
-            return types.NamedUniTuple(fields[0], len(fields), name)  # type: ignore[no-untyped-call]
-        return types.NamedTuple(fields, name)  # type: ignore[no-untyped-call]  # as above
+        if len(set(fields)) == 1:  # which Numba tells apart
+            return types.NamedUniTuple(fields[0], len(fields), name)  # type: ignore[no-untyped-call]  # Numba has no types
+        return types.NamedTuple(fields, name)  # type: ignore[no-untyped-call]  # Numba has no types
 
     tokens = of_fields((rows_in, rows_in, rows_in), Tokens)
     gates = of_fields((gate, gate, gate, gate, rows_in), Gates)

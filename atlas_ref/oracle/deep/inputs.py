@@ -78,9 +78,8 @@ def _scale_down(tensors: dict[str, Array]) -> None:
     tensors["in/k"] *= 0.5 / np.sqrt(tensors["in/k"].shape[-1])
     tensors["in/v"] *= 0.5 / np.sqrt(tensors["in/v"].shape[-1])
     for name in tensors:
-        of_network, _, own = name.removeprefix("in/memory/").partition(PREFIX)
-        if not of_network and own and rank(own) == 2:
-            tensors[name] = 0.5 * tensors[name]
+        if name.startswith(f"in/memory/{PREFIX}") and rank(name) == 2:
+            tensors[name] *= 0.5
 
 
 def _retained(config: Any, name: str, drawn: Array) -> Array:

@@ -13,7 +13,7 @@ from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_entries, check_log, check_values
+from atlas_ref.oracle.subjects.values import check_entries, check_log, check_values, key_heads
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -90,14 +90,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         raise ValueError(
             f"in/v: {rows} rows, expected whole tokens of parameters.steps = {own.steps}"
         )
-    heads = list(lead)
-    if own.groups > 1:
-        if not lead or lead[-1] % own.groups:
-            raise ValueError(
-                f"in/v: leading axes {tuple(lead)}, expected whole groups of "
-                f"parameters.groups = {own.groups}"
-            )
-        heads[-1] //= own.groups
+    heads = key_heads(tuple(lead), own.groups)
     T, wide = rows // own.steps, (*lead, rows, d_in)
     memory = (*lead, d_out, d_in) if own.state_layout == "(d_out, d_in)" else (*lead, d_in, d_out)
     gates = ((*lead, T), (*lead, T, d_in))

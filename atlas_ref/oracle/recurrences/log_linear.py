@@ -19,6 +19,7 @@ from atlas_ref.oracle.recurrences.member import (
     writes,
 )
 from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.subjects.values import key_heads
 from atlas_ref.rules.recurrences import log_linear
 from atlas_ref.types import Array
 from tape import ops
@@ -37,14 +38,7 @@ TENSORS = {
 def _shapes(x: Inputs, own: Settings) -> Shapes:
     *lead, T, d_out = x["in/v"].shape
     d_in, levels = x["in/k"].shape[-1], x["in/level_scales"].shape[-1]
-    heads = list(lead)
-    if own.groups > 1:
-        if not lead or lead[-1] % own.groups:
-            raise ValueError(
-                f"in/v: leading axes {tuple(lead)}, expected whole groups of "
-                f"parameters.groups = {own.groups}"
-            )
-        heads[-1] //= own.groups
+    heads = key_heads(tuple(lead), own.groups)
     return {
         **dict.fromkeys(("k", "q"), (*heads, T, d_in)),
         **dict.fromkeys(("v", "y"), (*lead, T, d_out)),

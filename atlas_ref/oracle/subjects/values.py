@@ -62,3 +62,22 @@ def check_entries(
     if bad.any():
         at = tuple(int(i[0]) for i in np.nonzero(bad)) if bad.ndim else ()
         raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
+
+
+def key_heads(lead: tuple[int, ...], groups: int) -> tuple[int, ...]:
+    """Leading axes of keys where groups of value heads share one.
+
+    Args:
+        lead: leading axes of in/v, the heads last.
+        groups: value heads of a key head.
+
+    Raises:
+        ValueError: heads that are no whole groups.
+    """
+    if groups == 1:
+        return lead
+    if not lead or lead[-1] % groups:
+        raise ValueError(
+            f"in/v: leading axes {lead}, expected whole groups of parameters.groups = {groups}"
+        )
+    return (*lead[:-1], lead[-1] // groups)

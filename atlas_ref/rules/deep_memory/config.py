@@ -229,8 +229,10 @@ class Config(Frozen):
 
     @property
     def momentum_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of S by name: of one order those of W, of several with the orders in front; of a
-        deep momentum those of its network, which has an entry for each of W (DEEP-37).
+        """Shapes of the momentum S by name.
+
+        Those of W, with the orders in front where there are several; of a deep momentum those of
+        its network, which has an entry for each of W (DEEP-37).
         """
         if self.deep_momentum is not None:
             function, entries = self.deep_momentum.function, self.entries

@@ -8,26 +8,21 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.deep.readings import listed
 from atlas_ref.oracle.deep.sweep.cut import MOVES
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.subjects import deep_memory
-from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep.draw import checked_choices, drawn
-from tests.support import deep_cases
+from tests.support import deep_cases, plain_loops
 from tests.support.casefiles import parts
-from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.close import EXACT, assert_close, assert_differs, reordered
 
 SILU = {"function": {"kind": "mlp", "activation": "silu", "expansion": 0.5}, "objective": "l2"}
 GELU = {"kind": "mlp", "activation": "gelu", "expansion": 0.5}
-PLAINLY = Rounding(PLAIN, lambda x: x, lambda x: x, None)
 
 #: Cases by name: every objective, both signs, networks of every kind of tensor, a call that goes on.
 CASES: dict[str, dict[str, Any]] = {
@@ -79,17 +74,8 @@ def test_a_long_case_that_is_drawn_does_not_grow(objective: str, memory: str) ->
 @pytest.mark.clause("CERT-17", "DEEPCASE-11")
 @pytest.mark.parametrize("name", CASES)
 def test_the_rule_the_plain_loop_and_certified_results_agree(name: str) -> None:
-    case = case_of(name)
-    ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
-    assert ours.keys() - {"out/state/position"} == found.values.keys()
+    ours = plain_loops.assert_all_agree(case_of(name))
     assert any(each.startswith("grad/memory/momentum/") for each in ours)
-    for each, want in found.values.items():
-        size = max(1.0, float(np.max(np.abs(want), initial=0.0)))
-        assert np.all(np.abs(ours[each] - want) <= 1e-11 * size), each
-    plain_loop = SUBJECTS["deep_memory"].plain
-    assert plain_loop is not None
-    for each, value in plain_loop(case.inputs, case, PLAINLY).items():
-        assert_close(each, ours[each], value, ANALYTIC)
 
 
 @pytest.mark.clause("DEEP-37", "DEEPCASE-5", "DEEPCASE-6")
@@ -167,7 +153,9 @@ def test_mistakes_of_a_network_are_made_in_its_cases_alone() -> None:
     mistakes = {each.name: each for each in listed.mistakes(case)}
     assert names <= mistakes.keys()
     ours = evaluate(case, grad=True).tensors
-    late = listed.run(case.inputs, case, PLAINLY, [mistakes["network mapped before it learned"]])
+    late = listed.run(
+        case.inputs, case, plain_loops.PLAINLY, [mistakes["network mapped before it learned"]]
+    )
     assert_differs("y", late["out/y"], ours["out/y"], 1e-6)
     plain = deep_cases.made(tokens=6, parameters={"memory": {"kind": "linear"}})
     assert not names & {each.name for each in listed.mistakes(plain)}

@@ -15,9 +15,9 @@ from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
-from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
+from tests.support import plain_loops
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
 from tests.support.linear_family import RECORDED
 
@@ -112,16 +112,7 @@ def test_a_case_without_a_member_is_the_loop_that_the_clauses_print(decay, layou
 @pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", NAMES)
 def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member):
-    case = drawn(member)
-    ours = evaluate(case, grad=True).tensors
-    plain = SUBJECTS["dplr"].plain
-    for way in MEMBERS:
-        theirs = plain(case.inputs, case, Rounding(way, functions.same, functions.same, None))
-        for name, value in theirs.items():
-            assert_close(f"{way.name} {name}", value, ours[name], ROUNDED)
-    measured = tolerances(case, dtype="float32")
-    assert set(measured) == {name for name in ours if name.startswith("out/")}
-    assert all(0.0 < each.rms < 1e-5 for each in measured.values())
+    plain_loops.assert_plain_loop(drawn(member), MEMBERS, ROUNDED)
 
 
 @pytest.mark.clause("DPLRCASE-5", "DPLRCASE-7")

@@ -18,13 +18,13 @@ from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS as WAYS
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import require_traced
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep.draw import SWEPT
 from atlas_ref.rules.recurrences.log_linear import holding
+from tests.support import plain_loops
 from tests.support.close import ANALYTIC, Tolerance, assert_close
 from tests.support.recurrences import FILES
 from tests.truth import recurrence_loops
@@ -168,15 +168,7 @@ def test_a_turned_state_is_the_transposed_one(member):
 @pytest.mark.parametrize("sizes", SIZES, ids=["masks", "long"])
 @EVERY
 def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member, sizes):
-    case = with_state(drawn(member, **sizes))
-    ours, plain = evaluate(case, grad=True).tensors, SUBJECTS["recurrence"].plain
-    for way in WAYS:
-        theirs = plain(case.inputs, case, Rounding(way, functions.same, functions.same, None))
-        for name, value in theirs.items():
-            assert_close(f"{way.name} {name}", value, ours[name], ROUNDED)
-    measured = tolerances(case, dtype="float32")
-    assert set(measured) == {name for name in ours if name.startswith("out/")}
-    assert all(0.0 < each.rms < 1e-5 for each in measured.values())
+    plain_loops.assert_plain_loop(with_state(drawn(member, **sizes)), WAYS, ROUNDED)
 
 
 @pytest.mark.clause("RECUR-4", "RECUR-7")

@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.certify import certify
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules import deep_memory, sequence
 from atlas_ref.rules.sequence import Tokens
 from tape import grad, ops
 from tests.rules.deep_memory.test_against_loops import amplified
 from tests.rules.deep_memory.test_biases import plain
-from tests.support import deep_cases
+from tests.support import deep_cases, plain_loops
 from tests.support import deep_memories as deep
-from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.truth import deep_memory_loops as loops
 
 pytestmark = pytest.mark.host("plain loops of the tests")
@@ -198,17 +194,7 @@ def case_of(**more: Any) -> Any:
 
 @pytest.mark.clause("DEEP-39", "CERT-17")
 def test_the_rule_the_plain_loop_and_certified_results_agree() -> None:
-    case = case_of()
-    ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
-    assert ours.keys() - {"out/state/position"} == found.values.keys()
-    for each, want in found.values.items():
-        size = max(1.0, float(np.max(np.abs(want), initial=0.0)))
-        assert np.all(np.abs(ours[each] - want) <= 1e-11 * size), each
-    plain_loop = SUBJECTS["deep_memory"].plain
-    assert plain_loop is not None
-    rounding = Rounding(PLAIN, lambda x: x, lambda x: x, None)
-    for each, value in plain_loop(case.inputs, case, rounding).items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    plain_loops.assert_all_agree(case_of())
 
 
 @pytest.mark.clause("DEEP-39", "DEEPCASE-6")

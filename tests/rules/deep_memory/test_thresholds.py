@@ -8,24 +8,20 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.biases import Bias, half_slope
 from atlas_ref.rules import deep_memory, delta, sequence
 from tape import grad, ops
 from tests.rules.deep_memory.test_against_loops import amplified
 from tests.rules.deep_memory.test_biases import plain
-from tests.support import deep_cases
+from tests.support import deep_cases, plain_loops
 from tests.support import deep_memories as deep
-from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.truth import bias_loops
 from tests.truth import deep_memory_loops as loops
 
@@ -147,18 +143,8 @@ def case_of(name: str = "mixture", *, bar: bool = True) -> Any:
 @pytest.mark.clause("DEEP-36", "DEEPCASE-3", "DEEPCASE-5", "DEEPCASE-6")
 @pytest.mark.parametrize("name", HUBERS)
 def test_the_rule_the_plain_loop_and_certified_results_agree(name: str) -> None:
-    case = case_of(name)
-    ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
-    assert ours.keys() - {"out/state/position"} == found.values.keys()
-    assert {"out/state/thresholds", "grad/threshold", "grad/state/thresholds"} <= ours.keys()
-    for each, want in found.values.items():
-        size = max(1.0, float(np.max(np.abs(want), initial=0.0)))
-        assert np.all(np.abs(ours[each] - want) <= 1e-11 * size), each
-    plain_loop = SUBJECTS["deep_memory"].plain
-    assert plain_loop is not None
-    rounding = Rounding(PLAIN, lambda x: x, lambda x: x, None)
-    for each, value in plain_loop(case.inputs, case, rounding).items():
-        assert_close(each, ours[each], value, ANALYTIC)
+    ours = plain_loops.assert_all_agree(case_of(name))
+    assert {"out/state/thresholds", "grad/threshold", "grad/state/thresholds"} <= ours
 
 
 @pytest.mark.clause("DEEP-36", "DEEPCASE-5")

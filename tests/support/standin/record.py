@@ -16,8 +16,10 @@ FILE = Path(__file__).with_name("cupy.json")
 
 
 def described() -> dict[str, Any]:
-    """Version, names of ufuncs, those of special functions with their types, parameters of
-    functions ("**name" for any), names of linear algebra, and attributes of arrays.
+    """The version of CuPy and the names that it offers.
+
+    Names are of ufuncs, of special functions with their types, of functions with their parameters
+    ("**name" for any), of linear algebra, and of attributes of arrays.
     """
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
