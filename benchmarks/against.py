@@ -1,19 +1,22 @@
 """Time this checkout against another one, in turn.
 
-    python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy] [--there
-        NAME=VALUE]
+    python -m benchmarks.against OTHER [memory ...] [--rounds N] [--starts N]
+        [--pace cold|awake|busy] [--there NAME=VALUE]
 
-Each checkout has a process of its own. The pace is what precedes every sample:
+Each checkout has a process of its own, and a new one at each start: where the system lays the
+memory of a process alone moves its times by several hundredths, as a checkout against a copy of
+itself shows. The pace is what precedes every sample:
 
 - cold: both the caches and the threads have gone cold, as they are when a user's own work lies
   between two calls: the process writes 64 MB and sleeps.
 - awake: untimed runs until processors that slept are awake, as `benchmarks.peers` has them (`python
   -m benchmarks.awake`).
 - busy: both work on one processor, the same, and never sleep: what a second thread saves is not
-  seen, and ratios stay put within a hundredth or two.
+  seen, and the ratios of a start stay put within a hundredth or two.
 
 A round is one sample of each checkout and their ratio; what slows the machine for a while slows
-both. `git worktree add OTHER COMMIT` makes the other checkout; `--there` sets a variable of its
+both. A start counts with the medians of its rounds, and printed are medians and quartiles of
+starts. `git worktree add OTHER COMMIT` makes the other checkout; `--there` sets a variable of its
 environment alone, so `. --there ATLAS_REF_COMPILED=0` is this checkout without compiled code.
 """
 
@@ -24,6 +27,7 @@ import subprocess
 import sys
 from enum import Enum
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Annotated, Self
 
@@ -122,17 +126,17 @@ class Checkout:
         return line
 
 
-def compared(
+def one_start(
     here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace, there: dict[str, str]
-) -> tuple[Spread, Spread, Spread]:
-    """Milliseconds of both checkouts, and the ratio of the first to the second."""
+) -> tuple[float, float, float]:
+    """Medians of a process of each checkout: seconds of both, and the ratio of ours to theirs."""
     with (
         Checkout(here, name, kind, pace, {}) as ours,
         Checkout(other, name, kind, pace, there) as theirs,
     ):
         samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
     mine, its = zip(*samples, strict=True)
-    return Spread.of(mine, 1e3), Spread.of(its, 1e3), Spread.of([a / b for a, b in samples])
+    return median(mine), median(its), median([a / b for a, b in samples])
 
 
 def main(
@@ -146,7 +150,8 @@ def main(
         list[str] | None,
         typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given"),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
+    rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout and start.")] = 20,
+    starts: Annotated[int, typer.Option(min=1, help="Processes of each checkout.")] = 5,
     pace: Annotated[Pace, typer.Option(help="What comes before every sample.")] = Pace.COLD,
     there: Annotated[
         list[str] | None,
@@ -170,11 +175,18 @@ def main(
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in names or NAMES:
         for kind in KINDS:
-            mine, its, ratio = compared(here, other, name, kind, rounds, pace, variables)
+            mine, its, ratio = zip(
+                *(
+                    one_start(here, other, name, kind, rounds, pace, variables)
+                    for _ in range(starts)
+                ),
+                strict=True,
+            )
+            quartiles = Spread.of(ratio)
             print(
-                f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, "
-                f"there {its.median:.1f} ms,"
-                f" ratio {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                f"{memories.title(getattr(memories, name), kind)}: "
+                f"{1e3 * median(mine):.1f} ms, there {1e3 * median(its):.1f} ms,"
+                f" ratio {quartiles.median:.2f} ({quartiles.low:.2f} to {quartiles.high:.2f})",
                 flush=True,
             )
 
