@@ -24,8 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from atlas_ref import backend
 from tape.core import Array, plain, shape
 
-__all__ = ["Array", "Dims", "Frozen", "Phase", "Pulse", "bind_dims"]
+__all__ = ["Array", "Count", "Dims", "Frozen", "Phase", "Pulse", "bind_dims"]
 
+#: A number of tokens, entries, heads or steps: at least one, and no more than an array can index.
+Count = Annotated[int, Field(ge=1, lt=2**63)]
 #: What a pass over tokens is for (PULSE-8).
 Phase = Literal["build", "test", "stream"]
 

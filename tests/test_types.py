@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from atlas_ref.types import Array, Dims, Frozen, Pulse, bind_dims, check_array, read_only, same_bits
+from atlas_ref.types import (
+    Array,
+    Count,
+    Dims,
+    Frozen,
+    Pulse,
+    bind_dims,
+    check_array,
+    read_only,
+    same_bits,
+)
 from tape import TapeError, Variable, grad, ops, vjp
 from tests.support.close import EXACT, assert_close
 
@@ -412,3 +422,14 @@ def test_a_pulse_is_a_number_and_a_switch_for_each_level() -> None:
     for bad in ({"step": 1.5}, {"step": -1}, {"active": True}, {"level": 0}, {"phase": "train"}):
         with pytest.raises(ValidationError):
             Pulse(**bad)
+
+
+class Sized(Frozen):
+    tokens: Count
+
+
+def test_a_count_is_one_that_an_array_can_index() -> None:
+    assert Sized(tokens=2**63 - 1).tokens == 2**63 - 1
+    for bad in (0, 2**63, 10**30, 2.5):
+        with pytest.raises(ValidationError, match="tokens"):
+            Sized(tokens=bad)

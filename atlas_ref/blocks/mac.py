@@ -24,7 +24,7 @@ from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import check_count, generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 
@@ -47,7 +47,7 @@ class Config(Frozen):
     context: Literal["segments", "mean_of_call"]
     mix: mix.Config | None
     pool_norm: norm.Config | None
-    longterm: Annotated[int, Field(ge=1)] | None = None
+    longterm: Count | None = None
     state: Literal["explicit", "committed"] = "explicit"
 
     @model_validator(mode="after")

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from atlas_ref import backend
 from atlas_ref.engine.layers import convolution as engine
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import check_count, generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 
@@ -35,8 +35,8 @@ class Config(Frozen):
             zeros.
     """
 
-    d_model: Annotated[int, Field(ge=1)]
-    kernel: Annotated[int, Field(ge=1)]
+    d_model: Count
+    kernel: Count
     padding: Literal["causal", "centred"] = "causal"
     activation: Literal["none", "silu"] = "none"
     bias: bool = False

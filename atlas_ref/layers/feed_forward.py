@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from atlas_ref.engine.layers import swiglu
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast, linear, plain_linear
 from atlas_ref.rules.checks import check_count, generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 
@@ -35,8 +35,8 @@ class Config(Frozen):
         bias: whether both projections have one.
     """
 
-    d_model: Annotated[int, Field(ge=1)]
-    d_inner: Annotated[int, Field(ge=1)]
+    d_model: Count
+    d_inner: Count
     norm: norm.Config
     gate_half: Literal["second", "first"] = "second"
     activation: Literal["silu", "gelu"] = "silu"

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from atlas_ref.parts import gate_formulas
-from atlas_ref.types import Array, Dims, Frozen, check_kind
+from atlas_ref.types import Array, Count, Dims, Frozen, check_kind
 from tape import ops
 
 #: Rates and step sizes at the start, drawn evenly and evenly in their logs.
@@ -28,8 +28,8 @@ class Config(Frozen):
         lower_bound: of the bounded formula; None for softplus.
     """
 
-    heads: Annotated[int, Field(ge=1)]
-    d_head: Annotated[int, Field(ge=1)]
+    heads: Count
+    d_head: Count
     lower_bound: Annotated[float, Field(lt=0, allow_inf_nan=False)] | None = None
 
 

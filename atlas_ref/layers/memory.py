@@ -9,10 +9,10 @@ the memories of a TNT. Specified in specs/memory.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from atlas_ref.forms import tnt
 from atlas_ref.layers import checks, convolution, memory_levels, memory_tnt, norm
@@ -26,7 +26,7 @@ from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.rules.checks import check_count, require_floating
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Count, Frozen
 from tape import ops
 
 __all__ = [
@@ -78,7 +78,7 @@ class Config(Frozen):
     window_gate: bool = False
     reference_at_call: Literal["carried", "renewed"] = "carried"
     state_clamp: Positive | None = None
-    scan_chunk: Annotated[int, Field(ge=1)] | None = None
+    scan_chunk: Count | None = None
     output_norm: Norm
     output_gate: Literal["none", "sigmoid", "silu"] = "none"
 

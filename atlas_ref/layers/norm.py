@@ -22,7 +22,7 @@ from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
 from atlas_ref.parts.norms import normalised, squares_fit
 from atlas_ref.rules.checks import check_count, precision, require_floating
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Count, Dims, Frozen, check_array
 from tape import ops, plain
 
 Eps = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["machine"]
@@ -42,8 +42,8 @@ class Config(Frozen):
     """
 
     kind: Literal["rms", "layer", "l2", "none"]
-    d: Annotated[int, Field(ge=1)]
-    heads: Annotated[int, Field(ge=1)] | None = None
+    d: Count
+    heads: Count | None = None
     eps: Eps | None = None
     guard: Literal["add", "clamp"] = "add"
     weighted: bool = True

@@ -17,7 +17,7 @@ from atlas_ref import backend
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import check_count, generator, precision, require_floating
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Count, Dims, Frozen, check_array
 from tape import ops, plain
 
 #: Queries of a chunk: fewer waste fewer products, more make them larger.
@@ -43,14 +43,14 @@ class Config(Frozen):
         eps: added to the normaliser.
     """
 
-    d: Annotated[int, Field(ge=1)]
-    window: Annotated[int, Field(ge=1)]
+    d: Count
+    window: Count
     keys_seen: Literal["strict", "inclusive"] = "strict"
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     weights: Literal["decay_times_gate", "gate", "decay"] = "decay_times_gate"
     powers: Literal["exact", "float32"] = "exact"
     persistent: Literal["learned", "identity"] = "learned"
-    rows: Annotated[int, Field(ge=1)] = 64
+    rows: Count = 64
     identity_factor: Positive = 0.1
     identity_size: Positive = 0.01
     eps: Positive = 1e-6

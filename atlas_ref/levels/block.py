@@ -18,7 +18,7 @@ from atlas_ref.layers import projection
 from atlas_ref.levels.level import Level, begins_chunk, run_level
 from atlas_ref.levels.pulse import SETTINGS, Conductor, Unit
 from atlas_ref.rules.checks import precision
-from atlas_ref.types import Array, Dims, Frozen, Pulse
+from atlas_ref.types import Array, Count, Dims, Frozen, Pulse
 from tape import ops, plain
 
 #: Distance of the seeds of two levels, so that no two blocks share a level's parameters.
@@ -39,7 +39,7 @@ class Config(Frozen):
     combine: Literal["softmax", "masked"] = "softmax"
     first_step: Annotated[int, Field(ge=0, le=1)] = 0
     per: Unit = "token"
-    call_tokens: Annotated[int, Field(ge=1)] | None = None
+    call_tokens: Count | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from atlas_ref import backend
-from atlas_ref.levels.pulse import Conductor
+from atlas_ref.levels.pulse import Conductor, Period
 from atlas_ref.types import Array, Frozen, Pulse
 from tape import TapeError
 from tape.nested import flatten, matched
@@ -37,7 +37,7 @@ class Buffer(Frozen):
         clip: whether a sum beyond that bound is scaled down to it when it is applied.
     """
 
-    period: Annotated[int, Field(ge=1)]
+    period: Period
     total: Any = None
     count: Annotated[int, Field(ge=0)] = 0
     threshold: Annotated[float, Field(gt=0)] = THRESHOLD

@@ -10,14 +10,15 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import FiniteFloat, model_validator
 
 from atlas_ref import forms
 from atlas_ref.forms import support
 from atlas_ref.layers import projection
+from atlas_ref.levels.pulse import Period
 from atlas_ref.rules import RULES, Rule, rule_of
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Frozen
@@ -65,7 +66,7 @@ class Level(Frozen):
     """
 
     config: RuleConfig
-    period: Annotated[int, Field(ge=1)] = 1
+    period: Period = 1
     form: str = "sequential"
     chunk: int | None = None
     biases: Biases = Biases()

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Array, Frozen, Phase, Pulse
+from atlas_ref.types import Array, Count, Frozen, Phase, Pulse
 
+#: Steps between two active ones of a level; none is too large (PULSE-2).
+Period = Annotated[int, Field(ge=1)]
 #: Periods of four levels, from the fastest to the slowest (PULSE-2).
 PERIODS = (1, 8, 64, 512)
 
-Count = Annotated[int, Field(ge=1)]
 Unit = Literal["token", "call"]
 
 #: Settings that a saved conductor must share with the one that it is restored into (PULSE-9).
@@ -57,7 +58,7 @@ class Conductor(Frozen):
         tokens: tokens that were driven so far.
     """
 
-    periods: Annotated[tuple[Count, ...], Field(min_length=1)] = PERIODS
+    periods: Annotated[tuple[Period, ...], Field(min_length=1)] = PERIODS
     first_step: Annotated[int, Field(ge=0, le=1)] = 0
     per: Unit = "token"
     call_tokens: Count | None = None

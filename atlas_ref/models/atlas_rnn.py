@@ -16,9 +16,7 @@ from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, shapes
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.models.public import names
 from atlas_ref.models.public.names import Name, Table
-from atlas_ref.types import Array, Frozen
-
-Size = Annotated[int, Field(ge=1)]
+from atlas_ref.types import Array, Count, Frozen
 
 #: Constants of a state_dict, which nothing trains, by name: arrays of the host.
 Constants = Mapping[str, Array]
@@ -51,7 +49,7 @@ class RmsNorm(Frozen):
         eps: a number, or the epsilon of the dtype.
     """
 
-    dim: Size
+    dim: Count
     eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["finfo(dtype).eps"] = (
         "finfo(dtype).eps"
     )
@@ -65,8 +63,8 @@ class MultiheadRmsNorm(Frozen):
         heads: number of heads.
     """
 
-    dim: Size
-    heads: Size
+    dim: Count
+    heads: Count
 
 
 class FeedForward(Frozen):
@@ -77,7 +75,7 @@ class FeedForward(Frozen):
         mult: the hidden layer has dim mult 2 / 3 entries, cut to a whole number.
     """
 
-    dim: Size
+    dim: Count
     mult: Annotated[float, Field(gt=0, allow_inf_nan=False, le=2**20)] = 4
 
     @model_validator(mode="after")
@@ -101,10 +99,10 @@ class SlidingWindowAttention(Frozen):
         rotary_base: of frequencies, where a state_dict does not hold them.
     """
 
-    dim: Size
-    heads: Size
+    dim: Count
+    heads: Count
     dim_head: Annotated[int, Field(ge=2, multiple_of=2)]
-    window_size: Size
+    window_size: Count
     num_persist_mem_tokens: Annotated[int, Field(ge=0)] = 0
     rotary_base: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10000.0
 

@@ -16,9 +16,8 @@ from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model
 from atlas_ref.models.atlas_rnn import EVERYTHING, Constants, Module, general, sizes
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.models.public.names import Table
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
-Count = Annotated[int, Field(ge=1)]
 Part = Annotated[float, Field(ge=0, le=1)]
 #: Blocks of a model: a bound that keeps the table of names, made before any tensor is read, small.
 Depth = Annotated[int, Field(ge=1, le=1000)]

@@ -21,10 +21,8 @@ from atlas_ref.parts.feature_maps import HIGHEST_DEGREE, IDENTITY, Elementwise, 
 from atlas_ref.parts.window import Ones
 from atlas_ref.rules import omega
 from atlas_ref.rules.matrices import window_gradients, with_gradients
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Count, Frozen
 from tape import ops
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(Frozen):

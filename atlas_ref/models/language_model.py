@@ -20,7 +20,7 @@ from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.projection import cast, linear
 from atlas_ref.rules.checks import generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops, plain
 
 
@@ -36,7 +36,7 @@ class Config(Frozen):
         sampling: min_p_first, temperature_first: the order of filters and temperature (MODEL-8).
     """
 
-    vocabulary: Annotated[int, Field(ge=1)]
+    vocabulary: Count
     blocks: Annotated[tuple[Any, ...], Field(min_length=1)]
     embed_norm: norm.Config
     norm: norm.Config

@@ -20,7 +20,7 @@ from atlas_ref.optim import adamuon, adamw, flat, m3, module_of, muon, sgd, tens
 from atlas_ref.optim.clip import Config as Clip
 from atlas_ref.optim.clip import scaled
 from atlas_ref.optim.tensors import Tensors, settled
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Count, Frozen
 
 Optimiser = Annotated[
     sgd.Config | adamw.Config | flat.Config | muon.Config | adamuon.Config | m3.Config,
@@ -46,7 +46,7 @@ class Group(Frozen):
     names: tuple[str, ...] = ("*",)
     but: tuple[str, ...] = ()
     matrices: bool | None = None
-    period: Annotated[int, Field(ge=1)] = 1
+    period: Count = 1
 
     def takes(self, name: str, shape: tuple[int, ...]) -> bool:
         """Whether a parameter belongs here, where no group before takes it (OPTIM-26)."""

@@ -15,7 +15,7 @@ from atlas_ref.optim.adamw import divisor
 from atlas_ref.optim.matrices import MatrixSettings, orthogonal
 from atlas_ref.optim.tensors import Moment, Number, State, Tensors
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Count, Frozen
 
 
 class Scale(Frozen):
@@ -30,7 +30,7 @@ class Scale(Frozen):
 
     keep: Annotated[float, Field(ge=0, le=1)]
     take: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    period: Annotated[int, Field(ge=1)] = 1
+    period: Count = 1
     weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 
 class Schedule(Frozen):
@@ -27,7 +27,7 @@ class Schedule(Frozen):
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Field(ge=0)] = 0
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Count | None = None
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     first: Literal["share", "zero"] = "share"
 

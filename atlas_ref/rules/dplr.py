@@ -16,7 +16,7 @@ import math
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from atlas_ref import backend
 from atlas_ref.rules import sequence
@@ -27,10 +27,8 @@ from atlas_ref.rules.checks import (
     check_start,
     check_state_shape,
 )
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Count, Dims, Frozen, check_array
 from tape import ops
-
-Count = Annotated[int, Field(ge=1)]
 
 #: Arrays of a token that have a row for each of its steps.
 OF_STEPS = ("k", "v", "erase_read", "erase_write", "erase_scale")

@@ -26,10 +26,8 @@ from atlas_ref.parts.momentum import accumulated
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
 from atlas_ref.rules.rule import Rule, by_name
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class Config(Frozen):

@@ -19,10 +19,10 @@ from pydantic import Field, model_validator
 from atlas_ref import backend, forms
 from atlas_ref.forms import support
 from atlas_ref.forms.tnt import pieces
-from atlas_ref.forms.tnt.config import PREFERRED, Count, RuleConfig
+from atlas_ref.forms.tnt.config import PREFERRED, RuleConfig
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.sequence import Tokens
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 

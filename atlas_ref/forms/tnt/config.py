@@ -15,14 +15,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from atlas_ref.forms import support
 from atlas_ref.messages import shown
 from atlas_ref.rules import RULES, Rule, rule_of
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 if TYPE_CHECKING:
     RuleConfig = Any
 else:
     RuleConfig = functools.reduce(operator.or_, (rule.Config for rule in RULES.values()))
-
-Count = Annotated[int, Field(ge=1)]
 
 
 def _counted(value: Any) -> Any:

@@ -30,7 +30,7 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import check_count, generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 
@@ -52,10 +52,10 @@ class Config(Frozen):
             of prepended tokens, as any token.
     """
 
-    d_model: Annotated[int, Field(ge=1)]
-    heads: Annotated[int, Field(ge=1)]
-    d_head: Annotated[int, Field(ge=1)]
-    window: Annotated[int, Field(ge=1)]
+    d_model: Count
+    heads: Count
+    d_head: Count
+    window: Count
     persistent: Annotated[int, Field(ge=0)] = 0
     norm: Norm
     head_norm: Norm | None = None

@@ -18,10 +18,9 @@ from atlas_ref.parts import window
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.parts.window import Decay, Ones
 from atlas_ref.rules import deep_memory
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 Weights = Literal["decay_times_gate", "gate", "decay"]
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, create_model, model_validator
 
 from atlas_ref.layers import shared_memory
-from atlas_ref.models.atlas_mag.settings import Positive, Settings, Share, Size
+from atlas_ref.models.atlas_mag.settings import Positive, Settings, Share
 from atlas_ref.parts.memory_functions import MemoryFunction
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: Layers of a model, and steps of learning, that tables of names are made of before a tensor is read.
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -26,8 +26,8 @@ class GammaGate(Frozen):
         dim, hidden_dim: lengths of a token and of the hidden layer.
     """
 
-    dim: Size
-    hidden_dim: Size = 64
+    dim: Count
+    hidden_dim: Count = 64
 
 
 class QkvProjection(Frozen):
@@ -38,8 +38,8 @@ class QkvProjection(Frozen):
         qk_norm: whether queries and keys of heads are normed.
     """
 
-    dim: Size
-    n_heads: Size
+    dim: Count
+    n_heads: Count
     qk_norm: bool = True
 
     @model_validator(mode="after")
@@ -59,13 +59,13 @@ class QkProjection(Frozen):
         chunk_size: of one of its two forms; of no effect.
     """
 
-    dim: Size
-    n_heads: Size
+    dim: Count
+    n_heads: Count
     context_window: Annotated[int, Field(ge=1, le=2**20)] = 256
     decay_base: Annotated[float, Field(gt=0, le=1)] = 0.95
     persistent_keys: Rank = 0
     gates: bool = True
-    chunk_size: Size = 64
+    chunk_size: Count = 64
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -90,9 +90,9 @@ class Memory(Frozen):
         return_contribution: whether the argument is left out of the result.
     """
 
-    dim: Size
+    dim: Count
     key_dim: Annotated[int, Field(ge=1, le=2**12)]
-    expansion: Size = 4
+    expansion: Count = 4
     poly_degree: Literal[1, 2] = 2
     poly_rank: Rank = 0
     mlp: Literal["gelu", "geglu"] = "gelu"
@@ -129,7 +129,7 @@ class Learning(Memory):
         context_window: tokens of the loss, the last ones.
     """
 
-    context_window: Size = 256
+    context_window: Count = 256
 
 
 #: gamma: whether tokens bring their weights; decay_base: else of a weight for each later token.
@@ -190,8 +190,8 @@ class Block(Settings):
 
     vocab_size: Literal[1] = 1
     n_layers: Literal[1] = 1
-    dim: Size
-    n_heads: Size
+    dim: Count
+    n_heads: Count
     training: bool = True
 
 

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from atlas_ref.blocks import BLOCKS, mix
 from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
 from atlas_ref.models.atlas_mag.names import ATTENTION_BLOCK, halves
-from atlas_ref.models.atlas_rnn import Constants, Module, Size
+from atlas_ref.models.atlas_rnn import Constants, Module
 from atlas_ref.models.public.names import Name, Table
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: Name of the frequencies of rotary positions, which nothing trains.
 FREQUENCIES = "in/buffer/inv_freq"
@@ -33,7 +33,7 @@ class RmsNorm(Frozen):
         float32_inside: whether the quotient was taken in float32.
     """
 
-    dim: Size
+    dim: Count
     eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-6
     float32_inside: bool = False
 
@@ -62,7 +62,7 @@ class CausalConv(Frozen):
         kernel_size: number of taps.
     """
 
-    dim: Size
+    dim: Count
     kernel_size: Annotated[int, Field(ge=1, le=2**20)] = 4
 
 
@@ -74,8 +74,8 @@ class SwiGlu(Frozen):
         fused: whether one matrix, w12, holds w1 and w2.
     """
 
-    dim: Size
-    hidden_dim: Size
+    dim: Count
+    hidden_dim: Count
     fused: bool = False
 
 
@@ -89,9 +89,9 @@ class AttentionBlock(Frozen):
         attention_mask: whether a case has tokens that no query sees.
     """
 
-    dim: Size
-    n_heads: Size
-    attn_window_size: Size
+    dim: Count
+    n_heads: Count
+    attn_window_size: Count
     ffn_expansion: Annotated[float, Field(gt=0, allow_inf_nan=False, le=2**20)] = 4
     attention_mask: bool = False
 

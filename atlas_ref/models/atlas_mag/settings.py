@@ -9,9 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
-Size = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -37,11 +36,11 @@ class Settings(Frozen):
         training: whether calls are those of training.
     """
 
-    vocab_size: Size = 32000
-    dim: Size = 768
-    n_layers: Size = 6
-    n_heads: Size = 12
-    memory_expansion: Size = 4
+    vocab_size: Count = 32000
+    dim: Count = 768
+    n_layers: Count = 6
+    n_heads: Count = 12
+    memory_expansion: Count = 4
     disable_memory: bool = False
     poly_degree: Literal[1, 2] = 2
     poly_rank: Annotated[int, Field(ge=0)] = 0
@@ -51,10 +50,10 @@ class Settings(Frozen):
     ttl_eta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     ttl_ns_iters: Annotated[int, Field(ge=1, le=1000)] = 5
     ttl_adaptive_eta: bool = False
-    attn_window_size: Size = 512
+    attn_window_size: Count = 512
     memory_mlp: Literal["gelu", "geglu"] = "gelu"
-    gate_hidden: Size = 64
-    omega_context_window: Size = 256
+    gate_hidden: Count = 64
+    omega_context_window: Count = 256
     omega_decay_base: Annotated[float, Field(gt=0, le=1)] = 0.95
     persistent_factor: Positive = 0.1
     persistent_size: Positive = 0.01

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from atlas_ref.layers import log_gate
-from atlas_ref.models.atlas_rnn import Constants, Module, Size
+from atlas_ref.models.atlas_rnn import Constants, Module
 from atlas_ref.models.public.names import Name, Table
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 
 class KdaGate(Frozen):
@@ -23,8 +23,8 @@ class KdaGate(Frozen):
         lower_bound: of a bounded gate; None for that of softplus.
     """
 
-    heads: Size
-    head_dim: Size
+    heads: Count
+    head_dim: Count
     lower_bound: Annotated[float, Field(lt=0, allow_inf_nan=False)] | None = None
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.layers import neural_memory
-from atlas_ref.models.atlas_rnn import Constants, Module, Size
+from atlas_ref.models.atlas_rnn import Constants, Module
 from atlas_ref.models.public.names import Name, Table
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Count, Frozen
 from tape import ops
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -42,9 +42,9 @@ class NeuralMemory(Frozen):
         calls: tokens of each call of a case; None for one call.
     """
 
-    dim: Size
-    heads: Size = 1
-    dim_head: Size | None = None
+    dim: Count
+    heads: Count = 1
+    dim_head: Count | None = None
     chunk_size: Tokens = 1
     batch_size: Tokens | None = None
     depth: Depth = 2

@@ -28,7 +28,7 @@ from atlas_ref.oracle.subjects.subject import (
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
 from atlas_ref.rules import FAMILY, names_with
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: Rules that the format reserves for later versions.
 RESERVED = ("ttl", "qk_projection")
@@ -55,8 +55,6 @@ else:
     FormName = Literal[
         tuple(dict.fromkeys(form for subject in SUBJECTS.values() for form in form_names(subject)))
     ]
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class Schedule(Frozen):

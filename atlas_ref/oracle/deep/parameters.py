@@ -12,8 +12,7 @@ from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules.deep_memory import Config
-from atlas_ref.rules.deep_memory.config import Count
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: Keys of a header of this rule.
 KEYS = ("schema", "rule", "level", "convention", "parameters", "note", "trace")

@@ -8,8 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from atlas_ref.oracle.dplr import formulas, members
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
-from atlas_ref.rules.dplr import Count
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: The order of decay and erase.
 Order = Literal["after_error", "before_error"]

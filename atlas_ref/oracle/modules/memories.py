@@ -19,9 +19,7 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import Ones, WindowWeights, uses_gate
 from atlas_ref.rules import FAMILY, RULES
-from atlas_ref.types import Array, Frozen
-
-Count = Annotated[int, Field(ge=1)]
+from atlas_ref.types import Array, Count, Frozen
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.oracle.recurrences.member import Layout, Member, Settings
 from atlas_ref.oracle.recurrences.members import MEMBERS
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: Names of members.
 Name: Any = Literal[tuple(MEMBERS)]
@@ -34,9 +34,9 @@ class Parameters(Frozen):
     member: Name
     query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
     state_layout: Layout = "(d_out, d_in)"
-    mini_batch: Annotated[int, Field(ge=1)] = 16
+    mini_batch: Count = 16
     norm_eps: Annotated[float, Field(ge=1e-15, allow_inf_nan=False)] = 1e-6
-    groups: Annotated[int, Field(ge=1)] = 1
+    groups: Count = 1
     position: Annotated[int, Field(ge=0)] = 0
 
     @property

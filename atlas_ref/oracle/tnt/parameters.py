@@ -14,7 +14,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
 from atlas_ref.oracle.subjects.subject import LEVELS
 from atlas_ref.rules import FAMILY, RULES
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 #: The value of the key `rule`.
 NAME = "tnt"
@@ -30,8 +30,6 @@ SET = ("reference", "read", "span_origin")
 
 #: Fields of a memory that say which rule it is, and how it is computed.
 OTHER = ("config", "form", "chunk")
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class _Base(Frozen):

@@ -10,10 +10,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from atlas_ref.parts.kinds import check_read
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 
 #: Settings that one or two kinds read; under another kind they must have their defaults.
 READ_BY: dict[str, tuple[str, ...]] = {

@@ -19,9 +19,8 @@ from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.parts.retentions import Retention
 from atlas_ref.parts.window import Ones, WindowWeights
 from atlas_ref.rules import sequence
-from atlas_ref.types import Frozen
+from atlas_ref.types import Count, Frozen
 
-Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Reset = Literal["sequence", "batch", "never"]
 

@@ -23,7 +23,7 @@ from atlas_ref.rules.recurrences.checks import (
     of_last_axes,
 )
 from atlas_ref.rules.sequence import initial
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Count, Dims, Frozen
 from tape import ops
 
 
@@ -36,7 +36,7 @@ class Config(Frozen):
         query_scale: what a query is multiplied by.
     """
 
-    mini_batch: Annotated[int, Field(ge=1)] = 16
+    mini_batch: Count = 16
     norm_eps: Annotated[float, Field(ge=1e-15, allow_inf_nan=False)] = 1e-6
     query_scale: Literal[1, "1/sqrt(d_in)"] = "1/sqrt(d_in)"
 

@@ -23,7 +23,6 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 #: Bad headers that one file with tensors must show, or that JSON Schema has no words for.
 BEYOND_SCHEMA = {
     "header: window as a fraction": "JSON Schema counts 3.0 as an integer",
-    "header: window of 31 digits": "nor does it bound digits",
     "header: phase not below the span": "it compares no two values",
     "header: too few coefficients": "nor a length with a value",
     "convention: read chunk_start without a span": "presets may set the axis too",
