@@ -50,10 +50,12 @@ lowest:  ## rules, oracle and what they stand on, with the lowest versions that 
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	build/lowest/bin/python -m pytest -q -n auto tests/tape tests/parts tests/rules tests/oracle
 
+# SLOW="--parameters 12" runs at most twelve parameters of each longer proof, spread over all of them.
+SLOW ?=
 # Examples of a property, in those of make test. The first lines say the seed; EXPLORED=--hypothesis-seed=7 draws those of 7.
 EXPLORE ?= 5
 slow: $(VENV)/.test  ## the longer proofs, and other examples of every property
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto -m slow $(SLOW)
 	$(BIN)/python -m pytest -n auto -m "hypothesis and not slow" --explore $(EXPLORE) $(EXPLORED)
 
 # What computes, tested where the backend can be chosen.
@@ -63,8 +65,8 @@ COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py
 	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \
 	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
 
-# Asks which calls lines make, not which numbers: six parameters of a test, twelve examples of a property show it. PARAMETERS=100000 runs all.
-PARAMETERS ?= 6
+# Asks which calls lines make, not which numbers: three parameters of a test, six examples of a property show it. PARAMETERS=100000 runs all.
+PARAMETERS ?= 3
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
 	$(BIN)/python -m pytest -q -n auto --backend strict --parameters $(PARAMETERS) $(COMPUTING)
 
@@ -131,7 +133,7 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
-	$(BIN)/python -m pytest -q -n 0 $(patsubst %,tests/docs/test_%.py,browser equations pages)
+	$(BIN)/python -m pytest -q -n 0 -m "slow or not slow" $(patsubst %,tests/docs/test_%.py,browser equations pages)
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 # Of every file of a release, so that they hold on each system and for each Python.

@@ -269,6 +269,7 @@ def test_verdicts_are_properties_of_the_junit_report(project):
     assert text.count('<property name="out/y" value="PASS"') == 3
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-20")
 def test_it_runs_on_several_processes_and_collects_each_case_once(project):
     found = ran(

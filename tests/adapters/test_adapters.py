@@ -110,12 +110,14 @@ def source(request, monkeypatch):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("SRC-6", "SRC-7", "CASE-24", "CASE-25")
 @pytest.mark.parametrize(("source", "dtype"), PRECISIONS, indirect=["source"])
 def test_an_adapter_passes_on_every_case_that_it_carries_out(source, dtype):
     passes(source, dtype, CASES)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("SRC-6", "SRC-7")
 @pytest.mark.parametrize("source", ["jax"], indirect=True)
 def test_the_adapter_of_jax_passes_on_cases_of_each_kind(source):

@@ -143,7 +143,7 @@ def test_a_lead_runs_the_work_untimed_before_each_sample(
         assert len(runs) == count * (untimed + 1)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("tokens", [scaling.SIZES[-2], scaling.SIZES[-1]])
 @pytest.mark.parametrize("beside", [True, False])
 def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(

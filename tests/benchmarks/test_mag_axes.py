@@ -16,6 +16,7 @@ def found() -> dict[str, mag_axes.Cost]:
     return mag_axes.costs()
 
 
+@pytest.mark.slow
 def test_the_table_of_the_spec_is_what_the_command_writes(
     found: dict[str, mag_axes.Cost],
 ) -> None:

@@ -33,7 +33,7 @@ def recorded(tmp_path):
     return found | {"reserved": RESERVED, "peer": PEER, "folder": PEERS}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.clause("CASE-21", "CASE-26")
 @pytest.mark.parametrize(
     ("names", "code"),
@@ -296,6 +296,7 @@ def test_verbose_tells_every_failure_in_full(many, cli):
     assert "more failing cases" not in full
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-14", "CASE-27")
 def test_a_vector_is_repeated_and_taken_by_its_id(cli, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -371,6 +372,7 @@ def test_a_crash_is_explained_by_what_no_answered_case_has(lacking, cli):
     assert "  feature       no answered case has rows (one gate" in text
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-21")
 def test_what_a_kernel_is_declared_not_to_have_is_skipped_and_counted(lacking, cli):
     ran = cli("check", *lacking, "--without", "pulse, reset,rows")

@@ -83,6 +83,7 @@ def test_what_is_wrong_with_a_case_is_told_in_text_alone(
         assert harmless(ran.out + ran.err)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-19")
 def test_a_set_of_a_stranger_is_compared_in_text_alone(
     cli: Run, shipped: Path, tmp_path: Path

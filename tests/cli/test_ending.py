@@ -84,7 +84,7 @@ IMPL = ("check", "case.safetensors", "--impl", "mine:sleeps")
 JOBS = ("sweep", "delta", "--impl", "mine:sleeps", "--jobs", "2")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("SRC-5", "SRC-9")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("words", [EXEC, IMPL, JOBS], ids=["exec", "impl", "jobs"])
@@ -102,6 +102,7 @@ def test_a_signal_ends_children_and_removes_temporary_folders(
     assert list((folder / "temporary").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-5")
 def test_a_hang_up_of_the_terminal_reaches_every_process_and_ends_all(folder: Path) -> None:
     process = started(folder, *JOBS)
@@ -114,6 +115,7 @@ def test_a_hang_up_of_the_terminal_reaches_every_process_and_ends_all(folder: Pa
     assert list((folder / "temporary").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-4", "SRC-5")
 def test_an_escaped_process_that_writes_beside_out_is_no_end_of_the_run(folder: Path) -> None:
     """A process in a session of its own, which nothing here can find, writes as fast as it can."""

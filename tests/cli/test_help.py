@@ -32,7 +32,7 @@ def test_the_version_is_one_line(cli):
     assert (ran.code, ran.out, ran.err) == (0, f"atlas-ref {atlas_ref.__version__}\n", "")
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

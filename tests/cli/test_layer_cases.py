@@ -120,6 +120,7 @@ def test_a_layer_is_described_with_its_parameters_and_without_a_convention(cli):
     assert "layer sliding_window_attention" in cli("show", FILE).out
 
 
+@pytest.mark.slow
 @pytest.mark.clause("LAYER-12", "CASE-25", "LAYER-9")
 def test_a_function_answers_for_the_layers_that_it_has(cli, monkeypatch):
     support = Path(__file__).parents[1] / "support"

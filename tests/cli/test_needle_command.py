@@ -38,6 +38,7 @@ def test_the_object_is_what_the_probe_measures(cli):
     assert "not that it finds anything" in table.err
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("EVAL-11")
 @pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("a.PNG", b"\x89PNG")])
 def test_the_maps_are_a_figure_with_the_same_bytes_each_time(cli, tmp_path, name, start):

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize(("how", "why"), [FULL, CLOSED], ids=["full", "closed"])
 @pytest.mark.parametrize(

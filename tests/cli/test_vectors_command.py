@@ -118,6 +118,7 @@ def test_what_is_no_set_is_bad_input(cli, tmp_path) -> None:
         assert ran.err.startswith("atlas-ref: ")
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-14")
 def test_list_says_what_there_is_and_how_long_it_is(cli, listed, shipped) -> None:
     found = cli("vectors", "list", "--json").json
@@ -277,6 +278,7 @@ def test_check_takes_larger_cases_with_a_source(cli, monkeypatch) -> None:
     assert cli("check", "--set", "v9").code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-14")
 def test_pytest_takes_a_set(listed, tmp_path) -> None:
     """A run of pytest of its own, on one rule."""

@@ -80,6 +80,7 @@ def test_a_good_page_is_looked_at_four_times_and_has_no_complaint(tmp_path: Path
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("body", "said", "places"),
     [

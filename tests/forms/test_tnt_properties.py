@@ -495,6 +495,7 @@ def peak(tokens: int, d: int) -> int:
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TNT-10", "TNT-19")
 def test_a_call_takes_memory_linear_in_tokens_and_no_matrix_for_each() -> None:
     d = 64

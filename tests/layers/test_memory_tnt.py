@@ -128,6 +128,7 @@ def whole(config: Any, params: Any, x: Any, reset: Any, of_loops: dict[str, Any]
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MEMORY-13", "MEMORY-14", "MEMORY-15")
 @pytest.mark.host("loops over numbers")
 @pytest.mark.parametrize("name", CASES)

@@ -18,6 +18,7 @@ MODELS = files("language_model")
 SINGLE = Tolerance("SINGLE", 3e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", [*MODELS, *files("memory_language_model")])
 def test_the_loops_are_the_recorded_language_models_with_their_gradients(name: str) -> None:

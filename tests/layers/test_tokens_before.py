@@ -161,6 +161,7 @@ def test_their_keys_are_turned_and_are_not_their_values() -> None:
     assert_differs("second", state.prefix_keys[..., 1, :], unturned.prefix_keys[..., 1, :], 1e-2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("ATTENTION-11", "ATTENTION-16")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_long_call_is_the_softmax_over_all_pairs(dtype: Any) -> None:

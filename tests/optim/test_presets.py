@@ -44,6 +44,7 @@ def test_hidden_matrices_and_nothing_else_are_taken_apart(name: str) -> None:
     assert config.groups[0].optimiser == muon.Config(rate=0.02, axes="columns")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("OPTIM-32")
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_a_model_moves_under_every_optimiser_of_matrices(kind: str) -> None:

@@ -104,6 +104,7 @@ def test_no_legal_variant_raises_an_alarm(name: str, dtype: str) -> None:
         assert not found.caught, (way, found)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", table.STORAGE)
 def test_a_convention_is_named_on_a_linear_rule(dtype: str) -> None:
     for mistake in CONVENTIONS:

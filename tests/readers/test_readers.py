@@ -129,6 +129,7 @@ def reader(request, tmp_path_factory):
     return request.param, BUILD[request.param](tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.slow
 @pytest.mark.clause(
     "CASE-1", "CASE-2", "CASE-3", "CASE-6", "CASE-12", "DELTA-2", "DELTA-3", "DELTA-4"
 )
@@ -159,6 +160,7 @@ def test_a_reader_says_of_each_case_what_is_true(reader, files):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_passes_on_the_vectors_of_its_rule(reader):
     if not VECTORS.exists():
         pytest.skip(f"{VECTORS.relative_to(ROOT)} is not here")

@@ -414,12 +414,14 @@ def _same_after(asked, kills: int, tmp_path: Path) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
 def test_a_run_that_is_killed_at_planted_places_ends_with_the_same_bytes(asked, tmp_path):
     asked = asked.replaced(steps=12, save_every=1, keep=2, state="carried", evaluate_every=4)
     assert _same_after(asked, 0, tmp_path) >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRAIN-13", "TRAIN-12", "TRAIN-15")
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bytes(asked, tmp_path):
     asked = asked.replaced(steps=30, save_every=2, keep=2, evaluate_every=7)

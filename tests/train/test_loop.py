@@ -305,6 +305,7 @@ print(faults[-1] - faults[3])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.host("asks the system about its own process")
 @pytest.mark.clause("TRAIN-10")
 def test_after_the_third_step_no_page_is_touched_for_the_first_time(tmp_path):

@@ -118,6 +118,7 @@ def test_settings_of_a_tnt_that_mean_nothing_are_refused(changes, says):
         models.model(public, 256)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("TRAIN-22", "TRAIN-13")
 @pytest.mark.parametrize(
     ("kind", "state"), [("lmm", "fresh"), ("mag", "carried"), ("mac", "fresh")]

@@ -90,6 +90,7 @@ MODELS = (
 )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("TRAIN-20", "TRAIN-10")
 @pytest.mark.parametrize(("kind", "own", "changes"), MODELS)
 def test_a_run_over_workers_has_the_bytes_of_one_process(
@@ -127,6 +128,7 @@ def test_batches_of_documents_are_several_calls(asked):
     assert max(len(loop._calls(each, True)) for each in batches) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRAIN-20", "TRAIN-21")
 def test_a_worker_that_is_killed_changes_nothing(asked, tmp_path):
     """Killed in the midst of a step, a process is replaced, and its batches go to another."""
@@ -370,6 +372,7 @@ def running(group):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRAIN-20")
 def test_bad_input_about_workers_is_one_line_and_makes_no_folder(asked, cli, tmp_path, monkeypatch):
     new = tmp_path / "new"

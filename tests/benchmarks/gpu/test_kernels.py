@@ -22,6 +22,7 @@ def host() -> emulated.Emulated:
     return emulated.Emulated()
 
 
+@pytest.mark.slow
 def test_each_kernel_of_a_form_has_a_row_with_its_step_and_the_whole_form(
     host: emulated.Emulated,
 ) -> None:

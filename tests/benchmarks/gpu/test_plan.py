@@ -160,6 +160,7 @@ def test_without_triton_nothing_is_compiled_in_advance(monkeypatch: pytest.Monke
     assert warm.wait([]) == "0 of 0 shapes of Triton kernels"
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_too_long_is_ended() -> None:
     slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     quick = subprocess.Popen([sys.executable, "-c", ""])

@@ -139,6 +139,7 @@ def test_a_form_from_a_state_that_was_made_before_copies_nothing() -> None:
         assert copies.to_host == before[0]
 
 
+@pytest.mark.slow
 def test_a_candidate_that_fails_is_a_line_and_the_others_go_on() -> None:
     one = group("gated delta", ("exact",))
     broken = Candidate("broken", "no such form")
@@ -154,6 +155,7 @@ def test_a_candidate_that_fails_is_a_line_and_the_others_go_on() -> None:
     assert figures["exact"].skipped is None
 
 
+@pytest.mark.slow
 def test_what_would_take_too_long_is_left_out() -> None:
     one, foreseen = group("gated delta", ("exact", "sequential")), Foreseen()
     small = one._replace(tokens=16)
@@ -304,6 +306,7 @@ def test_the_whole_command_runs_in_small_on_the_cpu_and_says_that_it_measured_no
     assert all(each["kept"] for each in data["checks"])
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_spent_leaves_groups_out_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def alike(now, before):
     return float(one[0]) == pytest.approx(float(other[0]), rel=0.06)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(len(deep.ASKED)))
 def test_the_data_are_what_is_found(number):
     asked, before = deep.ASKED[number], SAID["deep"]["found"][number]

@@ -180,6 +180,7 @@ def folder_of(tmp_path, *requests):
     return run.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_results_count_what_passes_and_name_what_fails(tmp_path):
     found = folder_of(
         tmp_path,

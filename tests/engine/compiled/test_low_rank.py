@@ -175,6 +175,7 @@ def test_second_derivatives(runs: Taken) -> None:
     assert_close("hvp", got, want, ANALYTIC)
 
 
+@pytest.mark.slow
 def test_float32_is_float64_up_to_rounding(runs: Taken) -> None:
     arrays, run = drawn(64, 16, 16, dtype=np.float32), functools.partial(scan.sequence, ONCE)
     high = [x.astype(np.float64) for x in arrays]

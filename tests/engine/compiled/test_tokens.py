@@ -250,6 +250,7 @@ def gradient_of_v(tensors: Arrays) -> Any:
 # -- precision, threads, arguments -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_float32_is_float64_up_to_rounding(sequences: Taken) -> None:
     tensors = drawn("delta", T=64, d_in=16, d_out=16)
     low = {name: value.astype(np.float32) for name, value in tensors.items()}

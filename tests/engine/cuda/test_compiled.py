@@ -77,6 +77,7 @@ def check(source: str, architecture: str, folder: Path) -> None:
         assert static == 0, "shared memory beside that which the launch asks for"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("CUDA-3")
 @pytest.mark.parametrize("source", ["coefficients", "triangular", "pieces"])
 def test_nvcc_compiles_the_small_kernels_without_spills(source: str, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def part_of_tolerance(gates: str, chunk: int, seed: int) -> float:
 FINITE = [gates for gates in GATES if gates != "one of 0"]
 
 
+@pytest.mark.slow
 @pytest.mark.clause("DPLR-16")
 def test_a_kernel_that_cumulates_logs_keeps_its_tolerance_and_needs_half_of_it():
     worst = {

@@ -423,6 +423,7 @@ def test_each_level_is_a_case_of_its_own() -> None:
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.clause("CASE-33")
 def test_levels_writes_a_case_of_each_level_with_what_is_recorded_of_it(
     cli: Any, tmp_path: Any

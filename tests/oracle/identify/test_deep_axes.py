@@ -212,7 +212,7 @@ def _same(found: Any, value: Any) -> bool:
 
 
 @pytest.mark.clause("DEEPCASE-14", "IDENT-1", "IDENT-7")
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("axis", "value"), EVERY, ids=str)
 def test_the_axis_on_which_a_program_parts_is_named(axis: str, value: Any) -> None:
     request, name, _ = AXES[axis]
@@ -228,6 +228,7 @@ def test_the_axis_on_which_a_program_parts_is_named(axis: str, value: Any) -> No
     assert fits(answer, name, value), (answer.verdict, answer.from_own, answer.why)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("DEEPCASE-15", "IDENT-14")
 @pytest.mark.parametrize(
     ("mistake", "words"),
@@ -264,6 +265,7 @@ def test_axes_that_one_case_cannot_tell_apart_are_said_to_be_so() -> None:
     assert {"parameters.reduction", "gradient_scale"} <= {*told, *answer.void}
 
 
+@pytest.mark.slow
 @pytest.mark.clause("DEEPCASE-14", "IDENT-1", "CASE-26")
 def test_the_command_names_the_axis(cli: Any, tmp_path: Path) -> None:
     case = deep_cases.made(**POLYNOMIAL)

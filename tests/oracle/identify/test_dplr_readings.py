@@ -237,6 +237,7 @@ def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name):
         assert_close(each, value, want[each], ANALYTIC)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("DPLRCASE-10", "IDENT-14")
 @pytest.mark.parametrize(("name", "mistake"), HELD)
 def test_a_part_of_the_backward_that_is_held_fixed_is_named(name, mistake):

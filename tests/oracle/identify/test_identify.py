@@ -520,6 +520,7 @@ def one_by_one(case, count):
     return count * (time.process_time() - before) / 5
 
 
+@pytest.mark.slow
 @pytest.mark.clause("IDENT-11")
 def test_eight_tokens_take_a_small_part_of_what_their_conventions_would_take_one_by_one():
     """A bound relative to evaluations, since one in seconds would judge the machine.

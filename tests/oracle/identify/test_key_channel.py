@@ -47,6 +47,7 @@ def case_and_results(convention, dtype="float64", log=False):
     return case, {"out/y": y.astype(dtype), "out/M": M.astype(dtype)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("IDENT-14", "GATES-15")
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

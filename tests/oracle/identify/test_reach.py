@@ -47,6 +47,7 @@ def test_without_newton_schulz_every_near_convention_is_judged():
     assert not score.beyond_reach(case, case.convention, seen, "out/y", 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("IDENT-7", "SRC-24")
 def test_a_search_measures_few_tolerances_and_judges_few_conventions(monkeypatch):
     """Conventions beyond every tolerance are ranked, and not judged."""
@@ -71,6 +72,7 @@ def test_a_search_measures_few_tolerances_and_judges_few_conventions(monkeypatch
     assert counts["conventions"] < 1.3 * answer.searched
 
 
+@pytest.mark.slow
 @pytest.mark.clause("IDENT-7")
 def test_a_convention_whose_own_tolerance_reaches_is_still_named():
     """The nearest one is wrong by its tolerance, and a steeper one beside it is right."""

@@ -82,6 +82,7 @@ def test_the_cotangent_of_the_first_value_is_the_derivative_by_the_complex_step(
         assert np.sum(got * way) == pytest.approx(want, rel=1e-12, abs=1e-13)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-20")
 @pytest.mark.parametrize("name", HEADERS)
 def test_recorded_cotangents_are_right_part_by_part(name: str) -> None:

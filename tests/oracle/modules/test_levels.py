@@ -136,6 +136,7 @@ READINGS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-12", "MODULES-14", "MODULES-19")
 @pytest.mark.parametrize(
     ("name", "number", "axes", "axis", "value"), READINGS, ids=lambda each: str(each)
@@ -188,6 +189,7 @@ def test_weights_by_lag_and_by_token_are_those_of_the_case() -> None:
     assert_close("y", trace(case)["trace/y"], recording.values["layer.cell/out/y"], ANALYTIC)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("MODULES-18", "MODULES-19")
 def test_a_habit_of_combining_levels_is_named() -> None:
     own = header("two", combine="masked")

@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-5", "MODULES-6", "MODULES-12")
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_axis_read_otherwise_is_named_with_the_one_module_that_has_it(name: str) -> None:

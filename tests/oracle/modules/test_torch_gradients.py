@@ -72,6 +72,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("MODULES-10", "MODULES-20")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_single_mistake_of_backward_is_named_with_its_place(mistake: str, tmp_path: Path) -> None:
@@ -90,6 +91,7 @@ def test_a_single_mistake_of_backward_is_named_with_its_place(mistake: str, tmp_
     assert first.clause == "MODULES-20"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-9", "MODULES-20")
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -114,6 +116,7 @@ def test_a_scaled_loss_is_the_users_own(tmp_path: Path) -> None:
     assert {each.verdict for each in verdicts} == {"PASS"}
 
 
+@pytest.mark.slow
 @pytest.mark.clause("MODULES-2", "MODULES-20")
 def test_detached_calls_are_right_where_the_header_says_so(tmp_path: Path) -> None:
     detached = of_torch(tmp_path, ("state detached",), depth=1, gradients=True)

@@ -184,7 +184,7 @@ def test_which_mistakes_have_readings() -> None:
     assert set(HABITS).isdisjoint(of_axes)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.clause(
     "MODULES-5", "MODULES-6", "MODULES-10", "MODULES-12", "MODULES-13", "MODULES-18"
 )

@@ -88,6 +88,7 @@ def test_a_case_without_a_write_has_its_reads_alone() -> None:
     assert {row.verdict for row in replay(case, trace(case))} == {"PASS"}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("DEEPCASE-12", "DEEPCASE-13", "REPLAY-12", "REPLAY-23")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", CASES)
@@ -105,7 +106,7 @@ def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-23")
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_adjoint_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     case = CASES[name]
@@ -165,6 +166,7 @@ MISREAD = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("DEEPCASE-13", "DEEPCASE-15", "REPLAY-16")
 @pytest.mark.parametrize("name", MISREAD)
 def test_the_reading_that_explains_a_trace_is_named(name: str) -> None:

@@ -371,7 +371,7 @@ MISSED = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.clause("SRC-14", "CASE-27", "IDENT-14")
 @pytest.mark.parametrize(("request_", "loops", "has", "words"), MISSED, ids=[x[1] for x in MISSED])
 def test_what_a_program_misses_is_named_before_any_convention(request_, loops, has, words):

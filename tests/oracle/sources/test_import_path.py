@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("SRC-6", "SWEEP-10")
 @pytest.mark.parametrize("start", [COMMAND, MODULE], ids=["installed", "module"])
 @pytest.mark.parametrize("jobs", [1, 2])

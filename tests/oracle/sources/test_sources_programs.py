@@ -153,6 +153,7 @@ def test_a_program_that_talks_without_end_is_heard_to_the_last_line(script, case
     assert row.why == "crash: exit code 9: the last"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("SRC-5")
 @pytest.mark.parametrize(
     "how",
@@ -257,7 +258,7 @@ def test_an_isolated_function_answers_case_after_case_in_one_process(case):
     assert ends(process.pid)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.clause("SRC-1", "SRC-9")
 @pytest.mark.usefixtures("path_of_tests")
 @pytest.mark.parametrize(
@@ -316,6 +317,7 @@ def test_a_crash_costs_the_case_that_crashed_and_no_other():
     assert found == [["PASS", "PASS"], ["FAILED"], ["PASS", "PASS"]]
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-9")
 @pytest.mark.usefixtures("path_of_tests")
 def test_an_isolated_function_that_hangs_is_killed_with_its_children(case, tmp_path, monkeypatch):
@@ -362,6 +364,7 @@ def test_an_isolated_answer_under_a_wrong_name_is_bad_input_and_the_worker_lives
                 source(case)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-1", "SRC-9", "CASE-26", "CASE-28")
 @pytest.mark.usefixtures("path_of_tests")
 def test_check_with_a_source_goes_through_every_case(cli, script, tmp_path, monkeypatch):

@@ -59,6 +59,7 @@ def case_of(name: str = "l2", **more: Any) -> Any:
     return deep_cases.made(**given | {"convention": axes})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("DEEPCASE-10")
 @pytest.mark.parametrize("memory", ["linear", "mlp"])
 @pytest.mark.parametrize("objective", ["l2", "dot"])
@@ -104,6 +105,7 @@ def test_a_call_that_writes_nothing_leaves_the_first_network() -> None:
     assert_close("W_1", found, np.broadcast_to(first, found.shape), EXACT)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("DEEP-37", "DEEPCASE-12", "DEEPCASE-13")
 @pytest.mark.parametrize("name", ["l2", "ones of a normed network, several tensors", "first order"])
 def test_a_replay_names_the_op_of_the_network_that_is_wrong(name: str) -> None:

@@ -156,6 +156,7 @@ def test_results_of_the_rule_are_the_same_whatever_is_declared() -> None:
         assert_close(name, evaluate(case).tensors[name], value, EXACT)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

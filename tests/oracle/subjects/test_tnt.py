@@ -206,6 +206,7 @@ def test_the_plain_program_agrees_in_results_and_gradients(name: str) -> None:
         assert_close(each, found[each], x, reordered(64, amplification=100.0))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("TNTCASE-7")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["full", "newton_schulz"])

@@ -128,6 +128,7 @@ def test_a_line_of_another_sweep_is_no_line_of_this_one(tmp_path: Path) -> None:
         swept(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-9")
 def test_a_full_disk_is_one_line_and_loses_no_line(tmp_path: Path) -> None:
     """Files of the process may have so many bytes: the plan and some lines, not all of them."""

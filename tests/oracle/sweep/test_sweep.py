@@ -210,6 +210,7 @@ def test_regimes_of_matrices() -> None:
 # -- what is found ---------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("SWEEP-5")
 @pytest.mark.parametrize("rule", SWEPT)
 def test_we_pass_our_own_sweep(rule: str, tmp_path: Path) -> None:
@@ -356,6 +357,7 @@ def test_garbage_is_a_verdict(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert found.failures[0].row["why"].startswith("garbage: zz: no rule has such a result")
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-6")
 def test_a_program_is_swept_like_a_function(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
@@ -465,6 +467,7 @@ BAD: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-11")
 def test_bad_options_are_one_line(cli: Any, tmp_path: Path) -> None:
     lines = []
@@ -480,6 +483,7 @@ def test_bad_options_are_one_line(cli: Any, tmp_path: Path) -> None:
     assert_golden("sweep_messages.txt", "\n".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-11")
 def test_a_crash_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
     out = tmp_path / "failures"

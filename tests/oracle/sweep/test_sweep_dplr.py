@@ -135,6 +135,7 @@ def test_nothing_grows_in_hundreds_of_tokens() -> None:
     assert most < 200
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-5", "SWEEP-16")
 def test_a_right_kernel_passes(tmp_path: Path) -> None:
     found = sweep(RULE, source(kernels.right), cases=100, folder=tmp_path)
@@ -153,6 +154,7 @@ OF_LATER = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("SWEEP-3", "SWEEP-16", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", LATER)
 def test_a_later_member_is_drawn_where_it_is_fixed(member: str, tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ LEFT = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("SWEEP-7", "SWEEP-16")
 @pytest.mark.parametrize("mistake", LEFT, ids=lambda each: each.__name__)
 def test_a_mistake_is_found_and_shrunk_to_what_it_needs(mistake: Any, tmp_path: Path) -> None:
@@ -202,6 +204,7 @@ def test_a_mistake_is_found_and_shrunk_to_what_it_needs(mistake: Any, tmp_path: 
         assert any(row.verdict == "WRONG" for row in atlas_ref.check(case))
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-12", "SWEEP-16")
 def test_a_chunk_that_starts_too_early_is_found_in_long_cases_alone(tmp_path: Path) -> None:
     found = sweep(RULE, source(kernels.late_by_64), cases=40, folder=tmp_path, keep=1)
@@ -248,12 +251,14 @@ def test_what_is_left_of_a_case_is_what_a_mistake_needs() -> None:
     assert_left_is_needed(RULE, NEEDS, 120)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-8", "SWEEP-9", "SWEEP-16")
 def test_a_sweep_in_processes_goes_on_from_its_log(tmp_path: Path) -> None:
     named = Named("function", "tests.support.dplr_kernels:resets_to_zero")
     assert_goes_on(RULE, named, tmp_path, cases=20, first=8)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-11", "SWEEP-16")
 def test_the_command_sweeps_the_rule(cli: Any, tmp_path: Path) -> None:
     words = ["sweep", RULE, "--fix", "member=kda,gated_delta", "--fix", "dtype=float32"]

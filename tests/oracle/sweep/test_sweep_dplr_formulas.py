@@ -32,6 +32,7 @@ FIXED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("SWEEP-16", "DPLRCASE-16", "DPLRCASE-17")
 @pytest.mark.parametrize("name", FIXED)
 def test_a_right_kernel_passes(name: str, tmp_path: Path) -> None:

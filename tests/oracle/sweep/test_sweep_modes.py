@@ -110,6 +110,7 @@ def test_a_process_that_is_killed_is_replaced(
     assert all(each.poll() is not None for each in started)
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_every_process_is_one_line(tmp_path: Path) -> None:
     """An unprotected source, not named on the command line, which ends its process."""
     with pytest.raises(
@@ -128,6 +129,7 @@ def test_a_source_that_cannot_be_sent_is_one_line(tmp_path: Path) -> None:
         sweep("delta", kernel("right"), cases=2, folder=tmp_path, jobs=2)
 
 
+@pytest.mark.slow
 def test_bad_input_in_a_process_is_one_line_here(tmp_path: Path) -> None:
     with pytest.raises(CaseError, match=r"impl tests\.sweep_kernels:nothing: AttributeError"):
         sweep(
@@ -406,6 +408,7 @@ def test_a_scheduler_that_is_lost_is_one_line_and_the_log_goes_on_without_it(
     assert swept(tmp_path) == alone
 
 
+@pytest.mark.slow
 @needs_dask
 def test_bad_input_on_a_cluster_is_one_line_here(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(CaseError, match=r"impl tests\.sweep_kernels:nothing: AttributeError"):
@@ -418,6 +421,7 @@ def test_bad_input_on_a_cluster_is_one_line_here(cluster: Any, tmp_path: Path) -
         )
 
 
+@pytest.mark.sample(1)
 @needs_dask
 @pytest.mark.clause("SWEEP-11")
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere", "tcp://127.0.0.1:many"])
@@ -429,6 +433,7 @@ def test_no_scheduler_is_one_line(
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=address)
 
 
+@pytest.mark.sample(1)
 @needs_dask
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere"])
 def test_a_client_that_could_not_connect_is_gone(

@@ -31,6 +31,7 @@ def locals_of(case: Case) -> list[dict[str, Any]]:
     return list(own(case).get("locals") or ())
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-2", "SWEEP-15")
 def test_the_draw_reaches_every_setting_and_every_value() -> None:
     cases = [drawn(RULE, 0, number, {}) for number in range(400)]
@@ -142,6 +143,7 @@ def test_regimes_reach_the_gates_of_every_memory() -> None:
     assert any(name.startswith("in/state/") for name in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-5", "SWEEP-15")
 def test_a_right_kernel_passes(tmp_path: Path) -> None:
     found = sweep(RULE, source(kernels.right), cases=60, choices=kernels.KNOWN, folder=tmp_path)
@@ -168,7 +170,7 @@ LEFT = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("SWEEP-7", "SWEEP-15")
 @pytest.mark.parametrize("mistake", LEFT, ids=lambda each: each.__name__)
 def test_a_mistake_is_found_and_shrunk_to_what_it_needs(mistake: Any, tmp_path: Path) -> None:
@@ -225,12 +227,14 @@ def test_what_is_left_of_a_case_is_what_a_mistake_needs() -> None:
     assert_left_is_needed(RULE, NEEDS, 120)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-8", "SWEEP-9", "SWEEP-15")
 def test_a_sweep_in_processes_goes_on_from_its_log(tmp_path: Path) -> None:
     named = Named("function", "tests.support.tnt_kernels:never_reset")
     assert_goes_on(RULE, named, tmp_path, cases=12, first=5, choices=kernels.KNOWN)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-11", "SWEEP-15")
 def test_the_command_sweeps_a_tnt(cli: Any, tmp_path: Path) -> None:
     words = ["sweep", RULE, "--convention", "newton_schulz=none", "--cases", "6", "--keep", "1"]

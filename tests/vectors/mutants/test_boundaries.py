@@ -104,6 +104,7 @@ def test_cotangents_that_stop_at_a_chunk_change_gradients_before_it_alone(wrong:
     assert relative_error(found["grad/v"][..., :64, :], want["grad/v"][..., :64, :]) > 1e-6
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("VEC-14", "VEC-21")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_kernel_by_hand_whose_memory_is_a_chunk_old(cli, size: int) -> None:
@@ -121,6 +122,7 @@ def test_a_kernel_by_hand_whose_memory_is_a_chunk_old(cli, size: int) -> None:
     assert first == {size}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("SWEEP-12")
 @pytest.mark.parametrize(
     ("rule", "wrong", "size"),

@@ -322,7 +322,7 @@ def test_every_target_kills_its_mutants_in_both_formats(listing) -> None:
 
 
 @pytest.mark.clause("VEC-24")
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", DPLR, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
     vectors = [each for each in listing.vectors if each.target == target.name]

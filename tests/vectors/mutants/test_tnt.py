@@ -87,7 +87,7 @@ def test_every_target_kills_what_the_design_names_in_both_formats(listing) -> No
 
 
 @pytest.mark.clause("VEC-23")
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", TNT, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
     made = possible(listing, target.name, "tnt")
@@ -128,6 +128,7 @@ def test_mutants_are_named_in_words(listing) -> None:
     assert all(listing.mutants[name] == mutants.words(name) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-23")
 def test_settings_that_are_the_same_function_are_no_mutants() -> None:
     names = {own.named(each, "tnt") for each in own.readings(case_of("tnt", "square"))}
@@ -180,6 +181,7 @@ def test_legal_variants_pass_on_a_vector(listing) -> None:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("VEC-10", "VEC-23")
 @pytest.mark.parametrize("target", TNT, ids=lambda target: target.name)
 def test_a_call_may_be_cut_at_any_token(target) -> None:

@@ -189,6 +189,7 @@ def test_values_of_rules_that_came_later_are_certified(deep_set, tnt_set, dplr_s
         assert all(value.tobytes() == case.recorded[key].tobytes() for key, value in found.items())
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-15")
 def test_the_set_is_verified() -> None:
     found = verify(FOLDER)
@@ -208,6 +209,7 @@ def test_the_published_matrix_is_about_this_set(every) -> None:
             assert all(each.name in kills[mutant][dtype] for mutant in each.kills[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-18", "VEC-22")
 def test_a_matrix_by_chunks_has_the_published_rows() -> None:
     """Borderline kills may differ between machines; those that the manifest lists may not."""
