@@ -22,7 +22,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import Unsupported, evaluate
 from atlas_ref.oracle.judge.tolerance import judged, tolerances
-from atlas_ref.parts.newton_schulz import polar_express as numpy_polar_express
+from atlas_ref.parts.newton_schulz.minimax import polar_express as numpy_polar_express
 from tests.support.strategies import cases, repeatable
 
 FOLDER = Path(atlas_ref.__file__).parent / "certify"

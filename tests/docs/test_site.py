@@ -49,7 +49,7 @@ def test_the_rule_itself_stands_before_what_restates_it(found: Trace, rule: str)
 @pytest.mark.clause("TRACE-11")
 def test_the_equations_of_a_part_stand_before_its_compiled_loops(found: Trace) -> None:
     places = found.evidence["NS-1"].places
-    assert places[0].path == "atlas_ref/parts/newton_schulz.py"
+    assert places[0].path == "atlas_ref/parts/newton_schulz/__init__.py"
     assert any("/compiled/" in each.path for each in places[1:])
 
 

@@ -409,7 +409,7 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "polar-with-safety",
         "polar_express on an interval two percent longer",
-        f"{_NS}:polar_express",
+        f"{_NS}.minimax:polar_express",
         Edited("Decimal(1)\n", 'Decimal("1.02")\n'),
         values("ns-polar"),
     ),
@@ -837,7 +837,7 @@ BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "ns-half-of-dA",
         "dA without its transpose",
-        f"{_NS}:_backward_steps",
+        f"{_NS}.numpy_steps:backward",
         Edited("np.add(dA, dA.swapaxes(-1, -2), out=other)", "np.add(dA, 0.0, out=other)"),
         gradients("ns-G", "omega-k"),
     ),
@@ -1087,7 +1087,7 @@ LEGAL: tuple[Mutant, ...] = (
     Mutant(
         "ns-other-association",
         "a X + A (b X + c A X) for a X + (b A + c A^2) X",
-        f"{_NS}:_polynomial_steps",
+        f"{_NS}.numpy_steps:forward",
         lambda steps: _associated,
         values("ns", "ns-tall", "omega", "written-back") + recorded("mag_ns_6x10_5"),
     ),

@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import atlas_ref.parts.newton_schulz as module
-from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
+from atlas_ref.parts.newton_schulz import (
+    NewtonSchulz,
+    newton_schulz,
+    numpy_steps,
+    plain_newton_schulz,
+)
 from tape import TapeError, check, ops, vjp
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 from tests.truth import spectral
@@ -71,9 +75,9 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """
 
     def force(group_bytes: int, processors: int) -> None:
-        monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
-        monkeypatch.setattr(module, "THREAD_WORK", 0)
-        monkeypatch.setattr(module, "processors", lambda: processors)
+        monkeypatch.setattr(numpy_steps, "GROUP_BYTES", group_bytes)
+        monkeypatch.setattr(numpy_steps, "THREAD_WORK", 0)
+        monkeypatch.setattr(numpy_steps, "processors", lambda: processors)
 
     return force
 
@@ -123,9 +127,9 @@ def test_matrices_whose_products_the_blas_shares_out_are_computed_as_small_ones(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S, G = gaussian(2, *shape), gaussian(2, *shape, seed=1)
-    assert shape[0] ** 2 * shape[1] > module.BLAS_WORK
+    assert shape[0] ** 2 * shape[1] > numpy_steps.BLAS_WORK
     large = value_and_pullback(NewtonSchulz(), S, G)
-    monkeypatch.setattr(module, "BLAS_WORK", 2**40)
+    monkeypatch.setattr(numpy_steps, "BLAS_WORK", 2**40)
     for name, a, b in zip(
         ("value", "pullback"), large, value_and_pullback(NewtonSchulz(), S, G), strict=True
     ):
@@ -155,13 +159,13 @@ def test_the_threaded_path_is_taken_where_it_pays(
     grouped: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: set[int] = set()
-    steps = module._polynomial_steps
+    steps = numpy_steps.forward
 
     def noted(*args: Any) -> None:
         used.add(threading.get_ident())
         steps(*args)
 
-    monkeypatch.setattr(module, "_polynomial_steps", noted)
+    monkeypatch.setattr(numpy_steps, "forward", noted)
     S = gaussian(64, 16, 16)
     grouped(8 * 16 * 16, 1)
     newton_schulz(S, NewtonSchulz())

@@ -8,13 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from atlas_ref.parts.newton_schulz import (
-    LIMIT,
-    NewtonSchulz,
-    coefficient_table,
-    newton_schulz,
-    polar_express,
-)
+from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table, newton_schulz
+from atlas_ref.parts.newton_schulz.minimax import LIMIT, polar_express
 from tests.support.close import ANALYTIC, assert_close
 from tests.truth import minimax
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.parts.newton_schulz import Coefficients, NewtonSchulz, coefficient_table
+from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
+from atlas_ref.parts.newton_schulz.minimax import Coefficients
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
 from tape import opaque, ops

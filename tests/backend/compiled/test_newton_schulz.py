@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from atlas_ref.backend import compiled
-from atlas_ref.parts import compiled_steps
 from atlas_ref.parts import newton_schulz as module
 from atlas_ref.parts.newton_schulz import (
     NewtonSchulz,
     coefficient_table,
+    compiled_steps,
     newton_schulz,
+    numpy_steps,
     plain_newton_schulz,
 )
 from tape import vjp
@@ -197,9 +198,9 @@ def test_groups_threads_and_neighbours_change_no_bit(
         S[4] = 0
         want = [value_and_pullback(settings, S[i : i + 1], G[i : i + 1]) for i in range(13)]
         for size, processors in itertools.product((1, 3 * S[0].nbytes, 10**9), (1, 2, 7)):
-            monkeypatch.setattr(module, "GROUP_BYTES", size)
-            monkeypatch.setattr(module, "THREAD_WORK", 0)
-            monkeypatch.setattr(module, "processors", lambda count=processors: count)
+            monkeypatch.setattr(numpy_steps, "GROUP_BYTES", size)
+            monkeypatch.setattr(numpy_steps, "THREAD_WORK", 0)
+            monkeypatch.setattr(numpy_steps, "processors", lambda count=processors: count)
             got = value_and_pullback(settings, S, G)
             both(
                 got,
@@ -215,8 +216,8 @@ def test_large_products_are_shared_out_over_threads(
     loops: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the size from which the BLAS has threads of its own."""
-    monkeypatch.setattr(module, "processors", lambda: 2)
-    monkeypatch.setattr(module, "BLAS_WORK", 0)
+    monkeypatch.setattr(numpy_steps, "processors", lambda: 2)
+    monkeypatch.setattr(numpy_steps, "BLAS_WORK", 0)
     S = gaussian(64, 48, 48, kind=np.float32)
     newton_schulz(S, NewtonSchulz(steps=1))
     assert loops == ["forward"] * 2
@@ -300,26 +301,26 @@ def test_numpy_says_what_overflows(
     settings = NewtonSchulz(coefficients=((1.0, 1e30, 1e30),), steps=4)
     S, G = gaussian(3, 5, 5, kind=kind), gaussian(3, 5, 5, seed=1, kind=kind)
     S[::2] = 0
-    monkeypatch.setattr(module, "GROUP_BYTES", size)
+    monkeypatch.setattr(numpy_steps, "GROUP_BYTES", size)
     with np.errstate(all="raise"), pytest.raises(FloatingPointError, match=r"overflow|invalid"):
         newton_schulz(S, settings)
     again: list[tuple[str, int]] = []
-    for name in ("_polynomial_steps", "_backward_steps"):
-        plain = getattr(module, name)
+    for name in ("forward", "backward"):
+        plain = getattr(numpy_steps, name)
 
         def noted(X: Any, *args: Any, plain: Any = plain, name: str = name) -> None:
             again.append((name, len(X)))
             plain(X, *args)
 
-        monkeypatch.setattr(module, name, noted)
+        monkeypatch.setattr(numpy_steps, name, noted)
     loops.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         got = value_and_pullback(settings, S, G)
         groups = 1 if size > 1 else 3
         assert loops == ["forward"] * groups + ["backward"] * groups
-        assert again[:2] == [("_polynomial_steps", 1), ("_backward_steps", 1)]
-        assert set(again[2:]) == {("_polynomial_steps", 1)}  # of that backward
+        assert again[:2] == [("forward", 1), ("backward", 1)]
+        assert set(again[2:]) == {("forward", 1)}  # of that backward
         want = by_numpy(settings, S, G)
     both(got, want, EXACT)
     assert not np.isfinite(got[0][1]).any()
