@@ -50,9 +50,7 @@ def window_gradients(config: Any, state: Any) -> Array:
     A pair gives its token gate times s times residual outer key.
     """
     _require_carry(config)
-    s = config.convention.gradient_scale
-    s = 2.0 / config.d_out if isinstance(s, str) else s
-    residuals = s * state.residuals
+    residuals = scale(config) * state.residuals
     if state.token_gates is not None:
         residuals = ops.expand_dims(state.token_gates, -1) * residuals
     made = ops.expand_dims(residuals, -1) * ops.expand_dims(state.keys, -2)
@@ -61,12 +59,25 @@ def window_gradients(config: Any, state: Any) -> Array:
     return made[..., 1:, :, :]
 
 
-def slid(gradients: Array) -> Array:
-    """The matrices after a pair has entered the window: a zero row; None stays None (OMEGA-29)."""
-    if gradients is None:
+def scale(config: Any) -> float:
+    """s of the gradient (CONV-6)."""
+    s = config.convention.gradient_scale
+    return float(2.0 / config.d_out if isinstance(s, str) else s)
+
+
+def slid(held: Array, newest: Array = None) -> Array:
+    """The matrices of a window after one more token: that of the pair, zero where it has none.
+
+    None stays None (OMEGA-11, OMEGA-29).
+
+    Args:
+        held (..., c, d_out, d_phi): oldest first, or None.
+        newest (..., d_out, d_phi): the matrix of the token.
+    """
+    if held is None:
         return None
-    newest = ops.zeros_like(gradients[..., :1, :, :])
-    return ops.concatenate([gradients[..., 1:, :, :], newest], axis=-3)
+    last = ops.zeros_like(held[..., :1, :, :]) if newest is None else ops.expand_dims(newest, -3)
+    return ops.concatenate([held[..., 1:, :, :], last], axis=-3)
 
 
 def summed(gradient: Array, gradients: Array, weights: Array) -> Array:

@@ -29,7 +29,7 @@ from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.momentum import accumulated
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
-from atlas_ref.rules import matrices, sequence
+from atlas_ref.rules import boundaries, matrices, sequence
 from atlas_ref.rules.checks import check_start, stores_residuals
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Count, Dims, Frozen
@@ -250,10 +250,10 @@ def _update_momentum_first(
     Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
     """
     residual, _ = _residual(config, state, keys, values, gates.retain)
-    gradient = _scale(config) * ops.outer(residual[..., -1, :], keys[..., -1, :])
+    gradient = matrices.scale(config) * ops.outer(residual[..., -1, :], keys[..., -1, :])
     a, b = _rates(config.convention.rate, gates)
     Z = _momentum(config, state.S, gradient, a, gates)
-    momenta = _append_matrix(state.momenta, Z)
+    momenta = matrices.slid(state.momenta, Z)
     S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
@@ -269,7 +269,7 @@ def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
     filled = _filled(config, state)
     after = state.replaced(keys=keys, values=values, filled=filled, gradients=gradients)
     if state.momenta is not None:
-        return after.replaced(momenta=_append_matrix(state.momenta, state.S))
+        return after.replaced(momenta=matrices.slid(state.momenta, state.S))
     if state.residuals is not None:
         return after.replaced(residuals=_residual(config, state, keys, values, None)[1])
     return after
@@ -297,31 +297,14 @@ def _residual(
         M_ref = _times(retain, M_ref)
     predicted = keys @ M_ref.swapaxes(-1, -2)  # (..., c, d_out)
     residual = predicted - values if convention.value_sign == "minus" else predicted + values
-    if state.residuals is None:
-        return residual, None
-    stored = ops.slide(state.residuals, residual[..., -1, :])
-    return ops.where(_older(config, state), stored, residual), stored
-
-
-def _older(config: Config, state: State) -> Array:
-    """Plain booleans (c, 1): rows of an older span (WINDOW-10, WINDOW-14, CONV-14)."""
-    lags = np.arange(config.window)[::-1]
-    return (lags > state.position)[:, None]
+    return boundaries.carried(config, state, residual)
 
 
 def _weights(config: Config, state: State, weights: Array) -> Array:
     """Weights times s; 0 for rows of an older span under cut (OMEGA-5, WINDOW-12, CONV-14)."""
-    s = _scale(config)
-    cut = config.convention.window_at_boundary == "cut" and config.convention.frozen_reference
-    if cut and state.position < config.window - 1:
-        weights = ops.where(_older(config, state), 0.0, weights)
+    s = matrices.scale(config)
+    weights = boundaries.cut(config, state, weights)
     return weights if s == 1.0 else s * weights
-
-
-def _scale(config: Config) -> float:
-    """s of the gradient (CONV-6)."""
-    s = config.convention.gradient_scale
-    return 2.0 / config.d_out if isinstance(s, str) else s
 
 
 def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
@@ -359,10 +342,6 @@ def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
     memory = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
     return ceiling.held(memory + change if adds else memory - change, convention.memory_ceiling)
-
-
-def _append_matrix(momenta: Array, Z: Array) -> Array:
-    return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
 
 
 RULE = Rule(

@@ -418,9 +418,9 @@ FORWARD: tuple[Mutant, ...] = (
         "the oldest token of the window is left out",
         f"{_OMEGA}:_weights",
         Edited(
-            "s = _scale(config)",
+            "s = matrices.scale(config)",
             (
-                "s = _scale(config); weights = ops.where(np.arange(config.window)[:, None] > 0, "
+                "s = matrices.scale(config); weights = ops.where(np.arange(config.window)[:, None] > 0, "
                 "weights, 0.0)"
             ),
         ),
@@ -558,16 +558,16 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "boundary-off-by-one",
         "the first token of a span counts as old",
-        f"{_OMEGA}:_older",
+        "atlas_ref.rules.boundaries:older",
         Edited("lags > state.position", "lags >= state.position"),
         values("cut"),
     ),
     Mutant(
         "carry-recomputes",
         "stored residuals are not used",
-        f"{_OMEGA}:_residual",
+        "atlas_ref.rules.boundaries:carried",
         Edited(
-            "return ops.where(_older(config, state), stored, residual), stored",
+            "return ops.where(older(config, state), stored, residual), stored",
             "return residual, stored",
         ),
         values("carry"),
