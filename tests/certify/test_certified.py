@@ -21,7 +21,8 @@ from atlas_ref.certify import Unresolved, certify
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import Unsupported, evaluate
-from atlas_ref.oracle.judge.tolerance import judged, tolerances
+from atlas_ref.oracle.judge.arrays import judged
+from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.parts.newton_schulz.minimax import polar_express as numpy_polar_express
 from tests.support.strategies import cases, repeatable
 

@@ -19,8 +19,9 @@ from atlas_ref.oracle.cases.schema import is_result
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import states
+from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
-from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, require_state, tolerances
+from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.answers import Answer, Source

@@ -5,40 +5,30 @@ Specified in specs/tolerance.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.backend.threads import one_for_products
-from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.arithmetic import MEMBERS
-from atlas_ref.oracle.judge import ensemble, op_steps
+from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.alternatives import Alternative
 from atlas_ref.oracle.judge.alternatives import alternatives as known_alternatives
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
-from atlas_ref.oracle.judge.states import gap, holds, judged_in, kept_in
-from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.judge.states import judged_in, kept_in
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
 
 #: Units in the last place of a tensor's scale that are always allowed (TOL-4).
 FLOOR = 4
 
-#: The same for one op on recorded inputs, which is rounded once when it is recorded (TOL-9).
-OP_FLOOR = 2
-
 #: Multiples of the tolerance up to which a result is PASS, and MARGINAL (TOL-6).
 PASS, MARGINAL = 2.0, 4.0
-
-#: Draws from the half unit by which a recorded input may have been rounded (TOL-9).
-DRAWS = 6
 
 
 class Tolerance(NamedTuple):
@@ -117,67 +107,6 @@ def from_members(
     )
     allowed = Norms(*(error + least for error, least in zip(worst, floor, strict=True)))
     return Tolerance(name, dtype, *allowed, floor, errors, amplification, units=units)
-
-
-def op_tolerance(
-    op: str,
-    inputs: Mapping[str, Array],
-    convention: Convention | NewtonSchulz,
-    dtype: str,
-    *,
-    function: Callable[[Mapping[str, Array]], Array] | None = None,
-    exact: tuple[str, ...] = (),
-) -> Tolerance:
-    """The tolerance of one op on its recorded inputs (TOL-9).
-
-    Args:
-        op: residual, gradient, S, X0, X1.., U, M or y, which are evaluated in every arithmetic (the
-            names and shapes of their inputs are those of `op_steps.evaluate`); any other name needs
-            `function`.
-        inputs: inputs of the op, as recorded; leading axes, tokens among them, may stand in front.
-        convention: the case's.
-        dtype: format of the recorded tensors. Arithmetic is float64 for float64 and float32 for all
-            others.
-        function: the op itself, from inputs of one dtype, where it is none of the above.
-        exact: names of inputs that are the case's own, and so were not rounded when they were
-            recorded.
-    """
-    arithmetic = "float64" if dtype == "float64" else "float32"
-    wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
-    narrow = {name: value.astype(FORMATS[arithmetic][0]) for name, value in wide.items()}
-    is_op = function is None
-
-    def evaluated(way: Any, values: Mapping[str, Array]) -> Array:
-        return (
-            op_steps.evaluate(op, values, convention, way) if function is None else function(values)
-        )
-
-    with np.errstate(all="ignore"):
-        want = np.asarray(evaluated(MEMBERS[0], wide), np.float64)
-        by_member = {
-            way.name: evaluated(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])
-        }
-        for number in range(DRAWS if is_op else DRAWS + 2):
-            way = MEMBERS[number % len(MEMBERS)]
-            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluated(
-                way, _redrawn(narrow, dtype, exact, number)
-            )
-        members = {member: rounded(np.asarray(value), dtype) for member, value in by_member.items()}
-    return from_members(op, want, members, dtype, units=OP_FLOOR)
-
-
-def _redrawn(
-    inputs: Mapping[str, Array], dtype: str, exact: tuple[str, ...], seed: int
-) -> dict[str, Array]:
-    """Inputs that round to the recorded ones: anywhere within half a unit of the last place."""
-    draw = np.random.Generator(np.random.Philox(seed))
-    half = 2.0 ** -(FORMATS[dtype][1] + 1)
-    return {
-        name: value
-        if name in exact
-        else (value * (1.0 + half * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
-        for name, value in inputs.items()
-    }
 
 
 def tolerances(
@@ -289,85 +218,6 @@ def _with_alternatives(
     return tolerance._replace(note=note, merged=tuple(words) if len(words) == len(differ) else ())
 
 
-def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolerance) -> Comparison:
-    """The verdict on one array: the worst of three norms, in multiples of the tolerance (TOL-1,
-    TOL-6).
-
-    Args:
-        got: as it was handed over, in any floating dtype.
-        want: ours, float64.
-
-    Returns:
-        a comparison whose `error` and `tolerance` are those of the norm that decides; PASS is an
-        error of up to two tolerances, MARGINAL of up to four.
-    """
-    row = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
-    if got.shape != want.shape:
-        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
-    if got.dtype.name not in FORMATS:
-        return row._replace(
-            verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}"
-        )
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    handed = tolerance.handed if tolerance.handed and holds(got, tolerance.handed) else ""
-    kind, merged = (
-        (handed, tolerance.merged_handed) if handed else (tolerance.dtype, tolerance.merged)
-    )
-    beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, kind) == got)
-    sides: tuple[tuple[Array, Verdict, str], ...] = (
-        (got, "WRONG", ""),
-        (want, "UNDECIDABLE", "ours is "),
-    )
-    for array, verdict, whose in sides:
-        bad = _first(~np.isfinite(array) & ~beyond)
-        if bad is not None:
-            why = f"{whose}{array[bad]} at {bad}" + (
-                ": the rule itself overflows here" if whose else ""
-            )
-            return row._replace(
-                verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why
-            )
-    with np.errstate(over="ignore"):
-        distance = np.where(beyond, 0.0, gap(got, want, handed))
-    error = norms(distance)
-    ratio = error.over(tolerance.norms)
-    place = _first(distance == np.max(distance, initial=0.0)) or ()
-    norm = decisive(error, tolerance.norms)
-    row = row._replace(
-        error=getattr(error, norm),
-        tolerance=getattr(tolerance.norms, norm),
-        basis=basis(tolerance, norm)
-        + (f", beside half a unit of {handed} in which it was handed over" if handed else ""),
-    )
-    if got.size:
-        row = row._replace(place=place, got=float(got[place]), want=float(want[place]))
-    if ratio <= PASS and beyond.any():
-        place = _first(beyond) or ()
-        why = f"ours is {want[place]:.6g} at {place}, which {kind} cannot hold"
-        return row._replace(
-            verdict="UNDECIDABLE",
-            place=place,
-            got=float(got[place]),
-            want=float(want[place]),
-            why=why,
-        )
-    if ratio <= PASS and merged:
-        why = f"{kind} cannot separate ours from {'; '.join(merged)}"
-        return row._replace(verdict="UNDECIDABLE", why=why)
-    word: Verdict = "PASS" if ratio <= PASS else "MARGINAL" if ratio <= MARGINAL else "WRONG"
-    return row._replace(verdict=word)
-
-
-def decisive(error: Norms, bound: Norms) -> str:
-    """The norm whose quotient is worst."""
-    return max(
-        Norms._fields,
-        key=lambda norm: Norms.over(
-            *(Norms(*[getattr(each, norm)] * 3) for each in (error, bound))
-        ),
-    )
-
-
 def basis(tolerance: Tolerance, norm: str = "max") -> str:
     """Derivation of a tolerance, in one line."""
     member, worst = worst_member(tolerance, norm)
@@ -387,14 +237,6 @@ def worst_member(tolerance: Tolerance, norm: str) -> tuple[str, float]:
     """The member whose error is largest in a norm."""
     member = max(tolerance.ensemble, key=lambda each: getattr(tolerance.ensemble[each], norm))
     return member, float(getattr(tolerance.ensemble[member], norm))
-
-
-def _first(where: Array) -> tuple[int, ...] | None:
-    return (
-        tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
-        if where.any()
-        else None
-    )
 
 
 def plain(tolerance: Tolerance, case: str) -> dict[str, Any]:

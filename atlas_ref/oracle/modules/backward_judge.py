@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.norms import norms
-from atlas_ref.oracle.judge.tolerance import PASS, judged
+from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.modules.backward import Pullbacks, Route, around, readers, route
 from atlas_ref.oracle.modules.graph import Graph, Module, Value
 from atlas_ref.oracle.modules.habits import wires

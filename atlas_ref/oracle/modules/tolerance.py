@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
-from atlas_ref.oracle.judge.tolerance import OP_FLOOR, Tolerance, from_members
+from atlas_ref.oracle.judge.op_tolerance import OP_FLOOR
+from atlas_ref.oracle.judge.tolerance import Tolerance, from_members
 from atlas_ref.oracle.modules.graph import Graph, evaluate
 from atlas_ref.types import Array
 

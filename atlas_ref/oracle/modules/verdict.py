@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref.messages import first_problem
-from atlas_ref.oracle.judge.tolerance import PASS, judged
+from atlas_ref.oracle.judge.arrays import judged
+from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.modules.graph import LABELS, Graph, Value, ancestry
 from atlas_ref.oracle.modules.tolerance import Truth
 from atlas_ref.types import Array

@@ -17,8 +17,9 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble, states
 from atlas_ref.oracle.judge.alternatives import Alternative
+from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.norms import Norms, norms, ulp
-from atlas_ref.oracle.judge.tolerance import _with_alternatives, from_members, judged, tolerances
+from atlas_ref.oracle.judge.tolerance import _with_alternatives, from_members, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.vectors.mutants.score import LEGAL
 from tests.support.casefiles import written
