@@ -127,7 +127,7 @@ def _far(name: str, certificate: Certified, ours: Mapping[str, Any]) -> list[dic
     """
     import numpy as np
 
-    from atlas_ref.oracle.judge.compare import TOLERANCE, relative_error
+    from atlas_ref.oracle.judge.arrays import TOLERANCE, relative_error
 
     problems = []
     for tensor, value in certificate.values.items():
@@ -151,7 +151,7 @@ def _said(problem: dict[str, Any]) -> str:
     start = f"{problem['tensor']} {problem['index']}: {problem['what']}"
     if "error" not in problem:
         return f"{start}: {problem['low']!r} or {problem['high']!r}"
-    from atlas_ref.oracle.judge.compare import TOLERANCE
+    from atlas_ref.oracle.judge.arrays import TOLERANCE
 
     return (
         f"{start} by {problem['error']:.3g} of the tensor, at most {TOLERANCE:g} is expected: "

@@ -5,7 +5,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import differentiable
-from atlas_ref.oracle.judge.compare import TOLERANCE
+from atlas_ref.oracle.judge.arrays import TOLERANCE
 from tests.support.casefiles import PEERS
 
 FILES = sorted(PEERS.glob("*.safetensors"))

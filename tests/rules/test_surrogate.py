@@ -15,8 +15,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.judge.arrays import judged
-from atlas_ref.oracle.judge.compare import compare_arrays
+from atlas_ref.oracle.judge.arrays import compare_arrays, judged
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay

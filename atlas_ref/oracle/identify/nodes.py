@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.tensors import main_cotangent, main_result
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Fit
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.registry import SUBJECTS

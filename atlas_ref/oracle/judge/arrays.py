@@ -1,17 +1,104 @@
-"""The verdict on one array against ours.
+"""The verdict on one array against ours: by the fixed tolerance of float64, or a measured one.
 
-Specified in specs/tolerance.md.
+Specified in specs/case.md and specs/tolerance.md.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from atlas_ref.oracle.cases.inputs import STORED
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms, rounded
 from atlas_ref.oracle.judge.states import gap, holds
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, basis
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.types import Array
+
+#: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.
+TOLERANCE = 1e-12
+BASIS = "fixed for float64 (CASE-20)"
+
+
+def compare_arrays(
+    case: str,
+    name: str,
+    got: Array,
+    want: Array,
+    tolerance: float = TOLERANCE,
+    basis: str = BASIS,
+) -> Comparison:
+    """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
+    row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
+    if got.shape != want.shape:
+        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
+    if is_whole(want):
+        return _compared_exactly(row, got, want)
+    if got.dtype.name not in STORED:
+        why = f"no tolerance is stated for {got.dtype.name}"
+        return row._replace(verdict="UNDECIDABLE", tolerance=None, basis="", why=why)
+    if want.size == 0:  # the keys that a window of one key leaves
+        return row._replace(verdict="PASS", error=0.0)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    bad = first_true(~np.isfinite(got))
+    if bad is not None:
+        return row._replace(
+            place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}"
+        )
+    bad = first_true(~np.isfinite(want))
+    if bad is not None:
+        why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
+        return row._replace(
+            verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why
+        )
+    with np.errstate(over="ignore"):
+        place = first_true(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
+    error = relative_error(got, want)
+    word: Verdict = "PASS" if error <= tolerance else "WRONG"
+    return row._replace(
+        verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
+    )
+
+
+def is_whole(x: Array) -> bool:
+    """Whether results are whole numbers or a mask, which have no tolerance."""
+    return x.dtype.kind in "biu"
+
+
+def _compared_exactly(row: Comparison, got: Array, want: Array) -> Comparison:
+    """The verdict on whole numbers or masks, which must be equal (LAYER-10)."""
+    row = row._replace(tolerance=None, basis="")
+    if got.dtype.kind not in "biu":
+        return row._replace(why=f"dtype {got.dtype.name}, whole numbers are needed")
+    bad = first_true(got != want)
+    if bad is None:
+        return row._replace(verdict="PASS", error=0.0)
+    return row._replace(
+        place=bad,
+        got=float(got[bad]),
+        want=float(want[bad]),
+        why=f"{int(got[bad])} at {bad}, expected {int(want[bad])}",
+    )
+
+
+def relative_error(got: Array, want: Array) -> float:
+    """||got - want|| / ||want||; ||got|| where want is 0.
+
+    Right at any scale: the norms are taken of arrays scaled to 1.
+    """
+    with np.errstate(over="ignore"):
+        gap, gap_norm = _scaled_norm(got - want)
+    size, size_norm = _scaled_norm(want)
+    if gap == 0.0 or math.isinf(gap):
+        return gap
+    return gap * gap_norm if size == 0.0 else (gap / size) * (gap_norm / size_norm)
+
+
+def _scaled_norm(x: Array) -> tuple[float, float]:
+    """The largest magnitude, and the norm of x divided by it."""
+    top = float(np.max(np.abs(x), initial=0.0))
+    return (top, float(np.linalg.norm(x / top))) if 0.0 < top < math.inf else (top, 0.0)
 
 
 def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolerance) -> Comparison:

@@ -19,29 +19,22 @@ from atlas_ref.oracle.cases.schema import is_result
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import states
-from atlas_ref.oracle.judge.arrays import judged
+from atlas_ref.oracle.judge.arrays import BASIS, TOLERANCE, compare_arrays, is_whole, judged
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tolerances
-from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.subjects.subject import because_frozen
 
 __all__ = [
-    "TOLERANCE",
     "Checked",
     "Comparison",
     "check",
     "checked",
     "chosen",
-    "compare_arrays",
     "exit_code",
-    "relative_error",
 ]
-
-#: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.
-TOLERANCE = 1e-12
-BASIS = "fixed for float64 (CASE-20)"
 
 #: Error in float64 that rounding may have made where a rule grows it (DEEPCASE-9).
 GROWN = 1e-3
@@ -196,7 +189,7 @@ def _judged(
     float64 is judged by a fixed tolerance, narrower formats by a measured one.
     """
     kinds = {
-        name: "whole" if _is_whole(ours[name]) else computed.dtype or value.dtype.name
+        name: "whole" if is_whole(ours[name]) else computed.dtype or value.dtype.name
         for name, value in results.items()
     }
     rows: dict[str, Comparison] = {}
@@ -317,95 +310,6 @@ def _fixed(case: Case) -> tuple[float, str]:
     """The tolerance of results in float64, and its basis in words (CASE-20, LAYER-10)."""
     own = SUBJECTS[case.header.rule].own
     return (TOLERANCE, BASIS) if own is None else own.tolerance_of(case.header) or own.tolerance
-
-
-def compare_arrays(
-    case: str,
-    name: str,
-    got: Numbers,
-    want: Numbers,
-    tolerance: float = TOLERANCE,
-    basis: str = BASIS,
-) -> Comparison:
-    """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
-    row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
-    if got.shape != want.shape:
-        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
-    if _is_whole(want):
-        return _compared_exactly(row, got, want)
-    if got.dtype.name not in STORED:
-        why = f"no tolerance is stated for {got.dtype.name}"
-        return row._replace(verdict="UNDECIDABLE", tolerance=None, basis="", why=why)
-    if want.size == 0:  # the keys that a window of one key leaves
-        return row._replace(verdict="PASS", error=0.0)
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    bad = _first(~np.isfinite(got))
-    if bad is not None:
-        return row._replace(
-            place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}"
-        )
-    bad = _first(~np.isfinite(want))
-    if bad is not None:
-        why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
-        return row._replace(
-            verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why
-        )
-    with np.errstate(over="ignore"):
-        place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
-    error = relative_error(got, want)
-    word: Verdict = "PASS" if error <= tolerance else "WRONG"
-    return row._replace(
-        verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
-    )
-
-
-def _is_whole(x: Numbers) -> bool:
-    """Whether results are whole numbers or a mask, which have no tolerance."""
-    return x.dtype.kind in "biu"
-
-
-def _compared_exactly(row: Comparison, got: Numbers, want: Numbers) -> Comparison:
-    """The verdict on whole numbers or masks, which must be equal (LAYER-10)."""
-    row = row._replace(tolerance=None, basis="")
-    if got.dtype.kind not in "biu":
-        return row._replace(why=f"dtype {got.dtype.name}, whole numbers are needed")
-    bad = _first(got != want)
-    if bad is None:
-        return row._replace(verdict="PASS", error=0.0)
-    return row._replace(
-        place=bad,
-        got=float(got[bad]),
-        want=float(want[bad]),
-        why=f"{int(got[bad])} at {bad}, expected {int(want[bad])}",
-    )
-
-
-def _first(where: Numbers) -> tuple[int, ...] | None:
-    """Index of the first True."""
-    return (
-        tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
-        if where.any()
-        else None
-    )
-
-
-def relative_error(got: Numbers, want: Numbers) -> float:
-    """||got - want|| / ||want||; ||got|| where want is 0.
-
-    Right at any scale: the norms are taken of arrays scaled to 1.
-    """
-    with np.errstate(over="ignore"):
-        gap, gap_norm = _scaled_norm(got - want)
-    size, size_norm = _scaled_norm(want)
-    if gap == 0.0 or math.isinf(gap):
-        return gap
-    return gap * gap_norm if size == 0.0 else (gap / size) * (gap_norm / size_norm)
-
-
-def _scaled_norm(x: Numbers) -> tuple[float, float]:
-    """The largest magnitude, and the norm of x divided by it."""
-    top = float(np.max(np.abs(x), initial=0.0))
-    return (top, float(np.linalg.norm(x / top))) if 0.0 < top < math.inf else (top, 0.0)
 
 
 def exit_code(comparisons: Iterable[Comparison]) -> int:

@@ -19,7 +19,7 @@ import atlas_ref
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.sweep.lines import Number, Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work

@@ -8,7 +8,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
-from atlas_ref.oracle.judge.compare import Comparison, compare_arrays, exit_code, relative_error
+from atlas_ref.oracle.judge.arrays import compare_arrays, relative_error
+from atlas_ref.oracle.judge.compare import Comparison, exit_code
 from tests.support.casefiles import some
 
 TINY = 5e-324

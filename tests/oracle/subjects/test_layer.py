@@ -6,7 +6,8 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import checked, relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report.failures import explained
 from atlas_ref.oracle.sources import sources
 from tests.support import layer_implementations

@@ -12,7 +12,7 @@ from atlas_ref.blocks import mag
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.cases.case import differentiable, make
 from atlas_ref.oracle.cases.recorded_headers import NAMES
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from tests.support.layer_cases import FOLDER, MAG
 
 

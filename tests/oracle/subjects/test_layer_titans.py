@@ -10,7 +10,8 @@ import safetensors.numpy
 import atlas_ref
 from atlas_ref.oracle.cases.case import differentiable, make
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import checked, relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report.failures import explained
 from tests.support.close import EXACT, assert_close
 from tests.support.layer_cases import TITANS

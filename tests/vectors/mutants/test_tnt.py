@@ -7,7 +7,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import checked, relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.sources.answers import Answer

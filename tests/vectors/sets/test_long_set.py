@@ -9,7 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.properties import forms, properties

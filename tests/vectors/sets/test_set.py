@@ -12,7 +12,7 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.vectors.inputs.draw import exact
 from atlas_ref.vectors.inputs.properties import PROPERTIES, forms, properties
