@@ -26,17 +26,18 @@ from atlas_ref.oracle.cases.tensors import (
     Tensor,
     axes_in_words,
     check_shapes,
+    gated,
+    history,
     is_cotangent,
     legal,
+    memory_shape,
     tokens,
 )
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.oracle.subjects.subject import BLOCK, frozen_tensors
 from atlas_ref.oracle.subjects.values import check_values
-from atlas_ref.parts import feature_maps
-from atlas_ref.parts.window import uses_gate
-from atlas_ref.rules import FAMILY, names_with, sequence
+from atlas_ref.rules import FAMILY, sequence
 from atlas_ref.types import Frozen
 
 
@@ -126,11 +127,10 @@ class Case(Frozen):
             span=h.span,
             phase=h.phase,
             tokens=tokens(self.inputs),
-            history=self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0,
+            history=history(self.inputs),
             resets="in/reset" in self.inputs,
-            gated="in/window_gate" in self.inputs
-            or (h.window_weights is not None and uses_gate(h.window_weights)),
-            shape=self._memory_shape(),
+            gated=gated(h, self.inputs),
+            shape=memory_shape(h, self.inputs),
         )
         default = resolve("spec", rule=h.rule, level=h.level)
         settings = {
@@ -147,26 +147,6 @@ class Case(Frozen):
         ):
             settings["phase"] = "no reference is frozen and no read needs the start of a span"
         return settings
-
-    def _memory_shape(self) -> tuple[int, int]:
-        """(d_out, d_phi) of the argument of Newton-Schulz; (0, 0) without Newton-Schulz."""
-        h = self.header
-        if "in/G" in self.inputs:
-            rows, columns = self.inputs["in/G"].shape[-2:]
-            return int(rows), int(columns)
-        if h.rule not in names_with("has_newton_schulz"):
-            return (0, 0)
-        k, v, axis = (
-            ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
-        )
-        phi = {
-            name.rsplit("/", 1)[1]: value
-            for name, value in self.inputs.items()
-            if name.startswith("in/phi/") or name == "in/proj"
-        }
-        return int(self.inputs[v].shape[axis]), feature_maps.d_phi(
-            h.feature_map, self.inputs[k].shape[axis], phi
-        )
 
 
 def unsupported(what: str) -> str:

@@ -10,6 +10,7 @@ from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
 from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare, of_call
 from atlas_ref.parts import feature_maps
+from atlas_ref.parts.window import uses_gate
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import bind_dims
 from tape import ops
@@ -112,6 +113,39 @@ def tokens(inputs: Mapping[str, Any]) -> int:
     return 0 if x is None or x.ndim < 2 else int(x.shape[-2])
 
 
+def history(inputs: Mapping[str, Any]) -> int:
+    """Number of tokens that the window holds before the first of the call."""
+    return int(inputs["in/window_k"].shape[-2]) if "in/window_k" in inputs else 0
+
+
+def gated(header: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether tokens bring a weight of their own to the window."""
+    weights = header.window_weights
+    return "in/window_gate" in inputs or (weights is not None and uses_gate(weights))
+
+
+def memory_shape(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
+    """(d_out, d_phi) of the memory, or of the argument of Newton-Schulz; (0, 0) of neither."""
+    subject = SUBJECTS[header.rule]
+    if subject.needs_newton_schulz:
+        rows, columns = inputs[subject.argument].shape[-2:]
+        return int(rows), int(columns)
+    if not subject.has_tokens:
+        return 0, 0
+    k, v, axis = (
+        ("in/k", "in/v", -1)
+        if header.level == "projected"
+        else ("in/param/W_K", "in/param/W_V", -2)
+    )
+    phi = {
+        name.rsplit("/", 1)[1]: value
+        for name, value in inputs.items()
+        if name.startswith("in/phi/") or name == "in/proj"
+    }
+    d_phi = feature_maps.d_phi(header.feature_map, inputs[k].shape[axis], phi)
+    return int(inputs[v].shape[axis]), d_phi
+
+
 def axes_in_words(axes: str) -> str:
     """Axes of a tensor as messages name them."""
     if axes == "gate":
@@ -175,10 +209,13 @@ __all__ = [
     "axes_in_words",
     "bare",
     "check_shapes",
+    "gated",
+    "history",
     "is_cotangent",
     "legal",
     "main_cotangent",
     "main_result",
+    "memory_shape",
     "seeds",
     "tokens",
     "weighed",

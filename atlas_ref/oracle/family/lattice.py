@@ -22,11 +22,9 @@ from atlas_ref.conventions import (
     void_axes,
 )
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensors import tokens
+from atlas_ref.oracle.cases.tensors import gated, history, memory_shape, tokens
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.parts.window import uses_gate
 from atlas_ref.rules import FAMILY, names_with
 
 PREFIX = "newton_schulz."
@@ -154,23 +152,8 @@ class Facts(NamedTuple):
 
 def facts(case: Case) -> Facts:
     """The facts of a case."""
-    h, inputs, subject = case.header, case.inputs, SUBJECTS[case.header.rule]
-    d_out = d_phi = 0
-    if subject.needs_newton_schulz:
-        d_out, d_phi = inputs[subject.argument].shape[-2:]
-    elif subject.has_tokens:
-        k, v, axis = (
-            ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
-        )
-        phi = {
-            name.rsplit("/", 1)[1]: value
-            for name, value in inputs.items()
-            if name.startswith("in/phi/") or name == "in/proj"
-        }
-        d_out, d_phi = (
-            inputs[v].shape[axis],
-            feature_maps.d_phi(h.feature_map, inputs[k].shape[axis], phi),
-        )
+    h, inputs = case.header, case.inputs
+    d_out, d_phi = memory_shape(h, inputs)
     return Facts(
         rule=h.rule,
         level=h.level,
@@ -179,10 +162,9 @@ def facts(case: Case) -> Facts:
         span=h.span,
         phase=h.phase,
         tokens=tokens(inputs),
-        history=inputs["in/window_k"].shape[-2] if "in/window_k" in inputs else 0,
+        history=history(inputs),
         resets="in/reset" in inputs,
-        gated="in/window_gate" in inputs
-        or (h.window_weights is not None and uses_gate(h.window_weights)),
+        gated=gated(h, inputs),
         d_out=d_out,
         d_phi=d_phi,
         layout=case.convention.layout,
