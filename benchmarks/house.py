@@ -29,6 +29,7 @@ from atlas_ref import forms
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases import new
 from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.replay import loop
 from atlas_ref.rules import RULES, delta, omega
 from atlas_ref.rules.sequence import Tokens
@@ -94,9 +95,7 @@ def loop_seconds() -> tuple[int, float, float]:
     """
     case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
     inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
-    conventions = lattice.enumerated(
-        lattice.facts(case), lattice.point(case.convention), 1
-    ).conventions
+    conventions = lattice.enumerated(facts(case), lattice.point(case.convention), 1).conventions
     start = time.process_time()
     for _ in candidates.evaluated(case, inputs, conventions):
         pass

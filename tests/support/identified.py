@@ -13,6 +13,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify.score import seen_as
 
 BARE = {"newton_schulz": "none"}
@@ -38,7 +39,7 @@ def results(case: Case, changes: Any, *names: str, dtype: Any = np.float32) -> d
 
 def same_point(case: Case, one: Any, other: Any) -> bool:
     """Whether two conventions are one function of a case."""
-    of = lattice.facts(case)
+    of = facts(case)
     points = [
         lattice.folded(
             of, lattice.point(resolve(each, rule=case.header.rule, level=case.header.level))

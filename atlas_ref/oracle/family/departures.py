@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.lattice import facts
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.checks import KEY_CHANNEL
 from atlas_ref.types import Array

@@ -13,6 +13,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.identify.trials import deciding_reading
 from atlas_ref.oracle.judge.norms import norms
@@ -90,7 +91,7 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
 
     They are one change away, two for the small rules.
     """
-    of = lattice.facts(case)
+    of = facts(case)
     own = {lattice.folded(of, lattice.point(each)) for each in conventions}
     depth = 1 if case.header.rule in names_with("has_window") else 2
     near = lattice.around(
@@ -100,7 +101,7 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
     )
     points = dict.fromkeys(lattice.folded(of, each) for each in near)
     neighbours = [lattice.convention(each) for each in points if each not in own]
-    return [each for each in neighbours if lattice.refusal(of, each) is None]
+    return [each for each in neighbours if refusal(of, each) is None]
 
 
 def separated(
@@ -197,8 +198,8 @@ def _trial(
             trial = _shortened(trial, design, convention) if design.lengths else trial
         except (CaseError, ValueError):
             continue
-        facts = lattice.facts(trial)
-        if all(lattice.refusal(facts, each) is None for each in conventions):
+        of = facts(trial)
+        if all(refusal(of, each) is None for each in conventions):
             return trial
     return None
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.family import lattice
-from atlas_ref.oracle.family.lattice import Facts, Point
+from atlas_ref.oracle.family.facts import Facts, refusal
+from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.types import Array
 
 #: Rounds; conventions that one starts from, the nearest of all and of those near the case's own.
@@ -48,6 +49,6 @@ def beside(of: Facts, own: Convention, some: Iterable[Point], known: set[Point])
     for start in some:
         for each in lattice.around(start, axes, 1):
             point = lattice.folded(of, each)
-            if point not in known and lattice.refusal(of, lattice.convention(point)) is None:
+            if point not in known and refusal(of, lattice.convention(point)) is None:
                 known.add(point)
                 yield point

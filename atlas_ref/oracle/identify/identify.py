@@ -18,6 +18,7 @@ from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.departures import may_scale_columns
+from atlas_ref.oracle.family.facts import always_the_same, facts, void_in
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import equivalence, further
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
@@ -112,7 +113,7 @@ class Search:
     ) -> None:
         self.case, self.observation, self.depth = case, observation, depth
         self.progress = progress
-        self.facts = lattice.facts(case)
+        self.facts = facts(case)
         self.inputs = converted(case, "float64")
         self.bases = {
             name: lattice.folded(self.facts, base)
@@ -342,9 +343,9 @@ class Search:
 
     def _void(self, best: int) -> dict[str, str]:
         of, c = self.facts, self.conventions[best]
-        void = lattice.void_in(of, c)
+        void = void_in(of, c)
         return void | dict.fromkeys(
-            lattice.always_the_same(of, c) - set(void), "the same function, whatever the value"
+            always_the_same(of, c) - set(void), "the same function, whatever the value"
         )
 
     def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:

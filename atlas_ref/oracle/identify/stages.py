@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.lattice import facts
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.score import Scored, scored
 from atlas_ref.oracle.registry import SUBJECTS

@@ -10,6 +10,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.judge.norms import Norms, norms
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
@@ -46,12 +47,12 @@ def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
         or sum(value.size for value in case.inputs.values()) > LARGEST
     ):
         return []
-    of, own = lattice.facts(case), lattice.point(case.convention)
+    of, own = facts(case), lattice.point(case.convention)
     axes = lattice.tried(case.convention, case.header.rule, of.names)
     points = dict.fromkeys(lattice.folded(of, each) for each in lattice.around(own, axes, 1))
     points.pop(lattice.folded(of, own), None)
     base = lattice.folded(of, own)
-    chosen = [each for each in points if lattice.refusal(of, lattice.convention(each)) is None]
+    chosen = [each for each in points if refusal(of, lattice.convention(each)) is None]
     result: list[Alternative] = []
     with np.errstate(all="ignore"):
         for numbers, results in candidates.evaluated(

@@ -10,7 +10,7 @@ import numpy as np
 
 from atlas_ref.forms.support import FORMS, refusal
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.lattice import facts
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.rules import FAMILY

@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
@@ -130,15 +131,12 @@ def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
 
 def conventions(case: Case) -> dict[str, lattice.Point]:
     """Conventions one change away that a case can tell from its own, by their change."""
-    of, own = lattice.facts(case), lattice.point(case.convention)
+    of, own = facts(case), lattice.point(case.convention)
     folded, points = lattice.folded(of, own), {}
     tried = lattice.tried(case.convention, case.header.rule)
     axes = {axis: values for axis, values in tried.items() if axis not in FINE}
     for point in lattice.around(own, axes, 1):
-        if (
-            lattice.folded(of, point) != folded
-            and lattice.refusal(of, lattice.convention(point)) is None
-        ):
+        if lattice.folded(of, point) != folded and refusal(of, lattice.convention(point)) is None:
             points[change_named(lattice.changes(own, point))] = point
     return points
 

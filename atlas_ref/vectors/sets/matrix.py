@@ -16,6 +16,7 @@ import atlas_ref
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.facts import facts, refusal, void_in
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.lines import Task, holds
@@ -261,7 +262,7 @@ def hidden(case: Case) -> dict[str, str]:
         return {}
     if case.header.rule in FAMILY and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
-    of, own = lattice.facts(case), lattice.point(case.convention)
+    of, own = facts(case), lattice.point(case.convention)
     tried = lattice.tried(case.convention, case.header.rule)
     axes = {axis: values for axis, values in tried.items() if axis not in FINE}
     reasons: dict[str, str] = {}
@@ -270,15 +271,13 @@ def hidden(case: Case) -> dict[str, str]:
         changes = lattice.changes(own, point)
         if not changes:
             continue
-        refused = lattice.refusal(of, c)
+        refused = refusal(of, c)
         if refused is not None:
             reasons[change_named(changes)] = refused
         elif lattice.folded(of, point) == lattice.folded(of, own):
             axis = next(iter(changes))
             reasons[change_named(changes)] = (
-                lattice.void_in(of, c).get(axis)
-                or lattice.void_in(of, case.convention).get(axis)
-                or SAME[axis]
+                void_in(of, c).get(axis) or void_in(of, case.convention).get(axis) or SAME[axis]
             )
     return reasons
 

@@ -12,6 +12,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN
+from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.judge import ensemble
 from tests.support import strategies
@@ -111,16 +112,14 @@ def sequences(rule):
 def test_many_conventions_at_once_are_each_of_them_alone(rule, number):
     """Conventions one change away from every preset, against the rules."""
     case = sequences(rule)[number]
-    of = lattice.facts(case)
+    of = facts(case)
     axes = lattice.tried(case.convention, rule)
     points = dict.fromkeys(
         each
         for base in lattice.bases(of, case.convention).values()
         for each in lattice.around(base, axes, 1)
     )
-    conventions = [
-        each for each in map(lattice.convention, points) if lattice.refusal(of, each) is None
-    ]
+    conventions = [each for each in map(lattice.convention, points) if refusal(of, each) is None]
     chosen = conventions[:: max(1, len(conventions) // 150)]
     compared = 0
     for numbers, results in candidates.evaluated(case, converted(case, "float64"), chosen):
@@ -149,7 +148,7 @@ def test_what_is_folded_is_the_same_function(rule):
             convention={} if rule == "hebbian" else {"rate": "split"},
         )
     )
-    of = lattice.facts(case)
+    of = facts(case)
     axes = {
         axis: values
         for axis, values in lattice.tried(case.convention, rule).items()
@@ -158,11 +157,7 @@ def test_what_is_folded_is_the_same_function(rule):
     inputs, folded = converted(case, "float64"), 0
     for each in dict.fromkeys(lattice.around(lattice.point(case.convention), axes, 2)):
         alone = lattice.folded(of, each)
-        if (
-            alone == each
-            or lattice.refusal(of, lattice.convention(each)) is not None
-            or folded > 60
-        ):
+        if alone == each or refusal(of, lattice.convention(each)) is not None or folded > 60:
             continue
         folded += 1
         one, other = (

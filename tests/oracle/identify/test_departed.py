@@ -6,6 +6,7 @@ import pytest
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify import further
 from atlas_ref.oracle.identify.identify import identify
 from tests.oracle.family.test_departures import DEPARTURES, case_of
@@ -114,7 +115,7 @@ def test_what_three_changes_do_not_decide_is_said():
 @pytest.mark.clause("IDENT-16")
 def test_a_round_starts_near_the_cases_own_convention_first():
     case = new(Request(rule="titans_lmm"))
-    of, own = lattice.facts(case), lattice.point(case.convention)
+    of, own = facts(case), lattice.point(case.convention)
     points = [lattice.folded(of, each) for each in lattice.around(own, {"read": ("before",)}, 1)]
     far = lattice.point(resolve("nl-hecate", rule="titans_lmm"))
     order = np.array([0, 1, 2])

@@ -14,6 +14,7 @@ from atlas_ref.conventions import PRESETS, resolve
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify.identify import identify
 from tests.support.casefiles import PEERS
 from tests.support.identified import BARE, altered, made, results, same_point, without
@@ -88,11 +89,8 @@ def test_the_cases_own_convention_comes_first():
 def test_any_subset_of_results_is_enough_for_what_it_shows(names, changes):
     answer = identify(TITANS, results(TITANS, changes, *names))
     assert answer.verdict in ("MATCH", "UNDECIDABLE"), answer
-    fits = [lattice.folded(lattice.facts(TITANS), lattice.point(each)) for each in answer.fits]
-    assert (
-        lattice.folded(lattice.facts(TITANS), lattice.point(resolve(changes, rule="titans_lmm")))
-        in fits
-    )
+    fits = [lattice.folded(facts(TITANS), lattice.point(each)) for each in answer.fits]
+    assert lattice.folded(facts(TITANS), lattice.point(resolve(changes, rule="titans_lmm"))) in fits
     if "out/y" in names:
         assert answer.verdict == "MATCH"
     else:

@@ -7,6 +7,7 @@ from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.score import seen_as
 
@@ -62,21 +63,21 @@ def planted(rule, changes):
     case = CASES[rule]
     convention = resolve(changes, rule=rule)
     reads = evaluate(seen_as(case, convention)).tensors["out/y"].astype(np.float32)
-    return lattice.folded(lattice.facts(case), lattice.point(convention)), reads
+    return lattice.folded(facts(case), lattice.point(convention)), reads
 
 
 def found(rule, reads, depth):
     case = CASES[rule]
     answer = identify(case, {"out/y": reads}, depth=depth)
     return answer, lattice.folded(
-        lattice.facts(case), lattice.point(resolve(answer.match.convention, rule=rule))
+        facts(case), lattice.point(resolve(answer.match.convention, rule=rule))
     )
 
 
 def distinct(rule, *arounds):
     seen, chosen = set(), []
     for changes in plants(rule, arounds):
-        at = lattice.folded(lattice.facts(CASES[rule]), lattice.point(resolve(changes, rule=rule)))
+        at = lattice.folded(facts(CASES[rule]), lattice.point(resolve(changes, rule=rule)))
         if at not in seen:
             seen.add(at)
             chosen.append(changes)
