@@ -14,8 +14,8 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
+from atlas_ref.oracle.identify.readings.trials import deciding_reading
 from atlas_ref.oracle.identify.score import seen_as
-from atlas_ref.oracle.identify.trials import deciding_reading
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
 from atlas_ref.oracle.registry import SUBJECTS

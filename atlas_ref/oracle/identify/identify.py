@@ -16,27 +16,24 @@ from atlas_ref.oracle.cases.case import Case, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
-from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.family.departures import may_scale_columns
-from atlas_ref.oracle.family.facts import always_the_same, facts, void_in
+from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.family.lattice import Point
-from atlas_ref.oracle.identify import equivalence, further
-from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
+from atlas_ref.oracle.identify import further, twins
+from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
 from atlas_ref.oracle.identify.departed import departed
-from atlas_ref.oracle.identify.nodes import observed
 from atlas_ref.oracle.identify.number import fitted
 from atlas_ref.oracle.identify.observation import Observation, observe
 from atlas_ref.oracle.identify.readings import identified
-from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored, seen_as
+from atlas_ref.oracle.identify.readings.nodes import observed
+from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored
 from atlas_ref.oracle.identify.stages import is_large, staged
-from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
+from atlas_ref.oracle.identify.stated import as_header, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
-
-#: Settings that fit beside the match and are listed; of more, only their axes and number.
-LISTED = 24
 
 #: The nearest conventions under which departures are tried where none explains the results.
 DEPARTING = 4
@@ -165,7 +162,8 @@ class Search:
         verdict: Verdict = (
             "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
         )
-        undecided = self._undecided(best, open_)
+        undecided = twins.undecided(self.points[best], [self.points[i] for i in open_])
+        beside = [i for i in open_ if i != best]
         presets = (
             [name for name, base in self.bases.items() if base == self.points[best]]
             if fitting
@@ -181,16 +179,20 @@ class Search:
             from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
             times_worse=self._times_worse(match, runner_up),
-            twins=self._twins(best, [i for i in open_ if i != best]),
+            twins=twins.twins(
+                self.case,
+                self.inputs,
+                self.observation,
+                self._candidate(best),
+                [self._candidate(i) for i in beside],
+            ),
             undecided=undecided,
-            void=self._void(best),
+            void=twins.void(self.facts, self.conventions[best]),
             untried=self.untried | self._left_out(),
             searched=len(self.points),
             unused=self.observation.unused,
             dtype=self.observation.dtype,
-            fits=tuple(
-                self.conventions[i] for i in [best, *(i for i in open_ if i != best)] if fitting
-            ),
+            fits=tuple(self.conventions[i] for i in [best, *beside] if fitting),
         )
 
     def with_number(self, answer: Identification) -> Identification:
@@ -318,6 +320,9 @@ class Search:
             return None
         return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
 
+    def _candidate(self, i: int) -> twins.Candidate:
+        return twins.Candidate(self.points[i], self.conventions[i])
+
     def _fit(self, i: int, ratios: Mapping[int, float], tensors: Mapping[int, str]) -> Fit:
         return Fit(
             self.described(self.points[i]),
@@ -340,69 +345,3 @@ class Search:
         """A point as a header would state it."""
         name, base = min(self.bases.items(), key=lambda item: len(lattice.changes(item[1], at)))
         return as_header(name, lattice.changes(base, at), self.case)
-
-    def _void(self, best: int) -> dict[str, str]:
-        of, c = self.facts, self.conventions[best]
-        void = void_in(of, c)
-        return void | dict.fromkeys(
-            always_the_same(of, c) - set(void), "the same function, whatever the value"
-        )
-
-    def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
-        by_axis: dict[str, list[Any]] = {}
-        ours = self.points[best]
-        for i in fitting:
-            for axis, theirs in lattice.changes(ours, self.points[i]).items():
-                values = by_axis.setdefault(axis, [ours[lattice.PLACE[axis]]])
-                if theirs not in values:
-                    values.append(theirs)
-        return by_axis
-
-    def _twins(self, best: int, others: Sequence[int]) -> tuple[Twin, ...]:
-        """Twins of the match, those of the fewest changes first.
-
-        A combination is listed only where its parts are not twins themselves.
-        """
-        if not others:
-            return ()
-        ours = self.points[best]
-        view = seen_as(self.case, self.conventions[best])
-        numbers = equivalence.Numbers(view, converted(view, "float64"), self.conventions[best])
-        changes = {i: lattice.changes(ours, self.points[i]) for i in others}
-        fits = {
-            frozenset((axis, repr(value)) for axis, value in each.items())
-            for each in changes.values()
-        }
-        listed = [i for i, each in changes.items() if not implied(each, fits)]
-        listed = sorted(listed, key=lambda i: len(changes[i]))[:LISTED]
-        apart = self._distances(best, listed)
-        names = frozenset((*self.observation.values, *self.observation.gradients))
-        return tuple(
-            Twin(changes[i], equivalence.why(numbers, ours, changes[i], names, apart[i]), apart[i])
-            for i in listed
-        )
-
-    def _distances(self, best: int, others: Sequence[int]) -> dict[int, float]:
-        """Distances of other conventions from the match in float64, by the results under test."""
-        chosen = [best, *others]
-        names = list(self.observation.values) or ["out/y"]
-        arrays: dict[int, dict[str, Any]] = {}
-        with np.errstate(all="ignore"):
-            for numbers, results in candidates.evaluated(
-                self.case, self.inputs, [self.conventions[i] for i in chosen]
-            ):
-                for place, number in enumerate(numbers):
-                    arrays[chosen[number]] = {
-                        name: results[name][place] for name in names if name in results
-                    }
-        distances = {}
-        for i in others:
-            pairs = [
-                (arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]
-            ]
-            pairs = [(x, y if x.shape == y.shape else np.swapaxes(y, -1, -2)) for x, y in pairs]
-            distances[i] = max(
-                (float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs),
-                default=0.0,
-            )
-        return distances

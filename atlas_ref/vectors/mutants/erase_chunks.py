@@ -16,7 +16,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import members, parameters
-from atlas_ref.oracle.identify.nodes import redrawn
+from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.types import Array

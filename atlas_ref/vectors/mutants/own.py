@@ -17,7 +17,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.identify.nodes import redrawn, relative
+from atlas_ref.oracle.identify.readings.nodes import redrawn, relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS

@@ -13,7 +13,7 @@ from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.identify.nodes import redrawn
+from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay

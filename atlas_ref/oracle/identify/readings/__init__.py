@@ -15,7 +15,8 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import Departed
-from atlas_ref.oracle.identify.nodes import (
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.readings.nodes import (
     Key,
     Node,
     apart,
@@ -29,7 +30,6 @@ from atlas_ref.oracle.identify.nodes import (
     undecided_by,
     void_by,
 )
-from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.stated import implied
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import norms
