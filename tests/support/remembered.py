@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atlas_ref.oracle.identify.readings import Search
+from atlas_ref.oracle.identify.readings.judge import Judge
 
 
 @pytest.fixture(scope="module", autouse=True)
 def remembered() -> Iterator[None]:
     """Share results and tolerances between searches of one case, in the tests of a module."""
     kept: dict[int, tuple[Any, dict[Any, Any], dict[Any, Any]]] = {}
-    init, allowed = Search.__init__, Search.allowed
+    init, allowed = Judge.__init__, Judge.allowed
 
-    def start(self: Search, case: Any, *args: Any) -> None:
+    def start(self: Judge, case: Any, *args: Any) -> None:
         init(self, case, *args)
         # holds the case too, so that its id is given to no other
         _, self.kept, _ = kept.setdefault(id(case), (case, Kept(), {}))
 
-    def once(self: Search, chosen: Any, *, grad: bool) -> Any:
+    def once(self: Judge, chosen: Any, *, grad: bool) -> Any:
         names = tuple(each.name for each in chosen)
         key = (names, grad, tuple(self.observation.dtypes.items()))
         tolerances = kept[id(self.case)][2]
@@ -36,8 +36,8 @@ def remembered() -> Iterator[None]:
         return tolerances[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Search, "__init__", start)
-        patch.setattr(Search, "allowed", once)
+        patch.setattr(Judge, "__init__", start)
+        patch.setattr(Judge, "allowed", once)
         yield
 
 

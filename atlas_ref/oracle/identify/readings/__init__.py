@@ -12,10 +12,10 @@ import numpy as np
 
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import Departed
 from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.readings.judge import SAME, Judge
 from atlas_ref.oracle.identify.readings.nodes import (
     Key,
     Node,
@@ -24,18 +24,13 @@ from atlas_ref.oracle.identify.readings.nodes import (
     key_of,
     not_finite,
     observed,
-    redrawn,
-    relative,
     times_worse,
     undecided_by,
     void_by,
 )
 from atlas_ref.oracle.identify.stated import implied
-from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import norms
-from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, from_members
+from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.subjects.subject import Searched
-from atlas_ref.types import Array
 
 #: Nearest readings from which a second and a third setting are changed, readings that are judged
 #: by one tolerance, and those that are judged by their own where that excludes the nearest.
@@ -49,12 +44,6 @@ EXPLAINED = 0.7
 
 #: Settings that fit beside the match and are listed.
 LISTED = 24
-
-#: Numbers of results that are kept.
-KEPT = 2**14
-
-#: Relative distance at which float64 no longer tells two readings apart.
-SAME = 1e-13
 
 
 def identified(
@@ -92,12 +81,10 @@ class Search:
     ) -> None:
         self.case, self.observation, self.searched = case, observation, searched
         self.progress = progress
-        self.inputs = converted(case, "float64")
-        self.others = redrawn(self.inputs)
+        self.judge = Judge(case, observation, searched)
         self.own = Node("", (), 0)
         self.nodes: dict[Key, Node] = {}
         self.far: dict[Key, tuple[float, str]] = {}
-        self.kept: dict[Any, Mapping[str, Array]] = {}
         #: Mistakes under the case's own reading.
         self.alone: list[Departed] = []
 
@@ -109,38 +96,9 @@ class Search:
         for done, (key, node) in enumerate(fresh.items()):
             self.progress("conventions", done, len(fresh))
             self.nodes[key] = node
-            self.far[key] = self.distance(node.chosen)
+            self.far[key] = self.judge.distance(node.chosen)
         if fresh:
             self.progress("conventions", len(fresh), len(fresh))
-
-    def results(self, chosen: Sequence[Any], *, grad: bool) -> Mapping[str, Array]:
-        """Results under some readings in float64, kept where they are small."""
-        key = (tuple(each.name for each in chosen), grad)
-        if key not in self.kept:
-            found = ensemble.exact(self.case, grad=grad, plain=self._plain(chosen))
-            if sum(x.size for x in found.values()) > KEPT:
-                return found
-            self.kept[key] = found
-        return self.kept[key]
-
-    def _plain(self, chosen: Sequence[Any]) -> ensemble.Plain:
-        return lambda inputs, case, rounding: self.searched.run(inputs, case, rounding, chosen)
-
-    def distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
-        """The distance of some readings from the results, the worst tensor's, and its name.
-
-        Values rank; gradients do where there is nothing else (IDENT-3).
-
-        Args:
-            grad: whether gradients do, where there are values too.
-        """
-        grad = grad or not self.observation.values
-        theirs = self.observation.gradients if grad else self.observation.values
-        ours = self.results(chosen, grad=grad)
-        worst = (0.0, next(iter(theirs)))
-        for name, value in theirs.items():
-            worst = max(worst, (relative(ours.get(name), value), name))
-        return worst
 
     def nearest(self) -> list[Node]:
         """Nodes by distance, then by what they change."""
@@ -150,47 +108,6 @@ class Search:
     def _cost(self, node: Node) -> tuple[int, int, int]:
         """Changes from the base, the case's own before a preset."""
         return (node.steps, bool(node.base), len(node.chosen))
-
-    # -- tolerances --------------------------------------------------------------------------------
-
-    def allowed(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
-        """The tolerance of every result under some readings (TOL-3 to TOL-7)."""
-        plain = self._plain(chosen)
-        dtypes = self.observation.dtypes
-        exact = ensemble.exact(self.case, grad=grad, plain=plain)
-        factors = ensemble.amplification(self.case, exact, grad=grad, plain=plain)
-        bounds: dict[str, Tolerance] = {}
-        for dtype in dict.fromkeys(dtypes.values()):
-            members = ensemble.members(self.case, dtype, grad=grad, plain=plain)
-            arithmetic = "float64" if dtype == "float64" else "float32"
-            for name in (each for each, kind in dtypes.items() if kind == dtype):
-                if name not in exact or (name.startswith("grad/") and not grad):
-                    continue
-                bounds[name] = from_members(
-                    name,
-                    np.asarray(exact[name], np.float64),
-                    {member: each[name] for member, each in members.items()},
-                    dtype,
-                    arithmetic=arithmetic,
-                    amplification=factors.get(name, 1.0),
-                )
-        return bounds
-
-    def ratio(
-        self, chosen: Sequence[Any], bounds: Mapping[str, Tolerance], *, grad: bool
-    ) -> tuple[float, str]:
-        """Error over tolerance under some readings, the worst tensor's, and its name."""
-        theirs = {**self.observation.values, **(self.observation.gradients if grad else {})}
-        ours = self.results(chosen, grad=grad)
-        worst = (0.0, next(iter(theirs)))
-        for name, value in theirs.items():
-            own = ours.get(name)
-            if name not in bounds or own is None or own.shape != value.shape:
-                return np.inf, name
-            gap = np.asarray(own, np.float64) - value
-            finite = bool(np.isfinite(gap).all())
-            worst = max(worst, (norms(gap).over(bounds[name].norms) if finite else np.inf, name))
-        return worst
 
     def judged(self) -> dict[Key, tuple[float, str]]:
         """Error over tolerance of the nearest nodes (IDENT-7).
@@ -202,18 +119,16 @@ class Search:
         near = [node for node in self.nearest() if np.isfinite(self.far[key_of(node)][0])]
         if not near:
             return {}
-        bounds = self.allowed(near[0].chosen, grad=grad)
-        ratios = {key_of(n): self.ratio(n.chosen, bounds, grad=grad) for n in near[:JUDGED]}
+        bounds = self.judge.allowed(near[0].chosen, grad=grad)
+        ratios = {key_of(n): self.judge.ratio(n.chosen, bounds, grad=grad) for n in near[:JUDGED]}
         if ratios[key_of(near[0])][0] > PASS:
             for node in near[1 : 1 + ALONE]:
-                own = self.ratio(node.chosen, self.allowed(node.chosen, grad=grad), grad=grad)
+                own = self.judge.own_ratio(node.chosen, grad=grad)
                 ratios[key_of(node)] = min(own, ratios[key_of(node)])
         if self.observation.gradients and not grad:
             for key, (ratio, _) in list(ratios.items()):
                 if ratio <= MARGINAL:
-                    chosen = self.nodes[key].chosen
-                    full = self.allowed(chosen, grad=True)
-                    ratios[key] = self.ratio(chosen, full, grad=True)
+                    ratios[key] = self.judge.own_ratio(self.nodes[key].chosen, grad=True)
         return ratios
 
     # -- the answer --------------------------------------------------------------------------------
@@ -259,7 +174,7 @@ class Search:
         fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
         best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
         beside = [self.nodes[key] for key in fits if key != key_of(best)]
-        same = [node for node in beside if self._is_same(best, node)]
+        same = [node for node in beside if self.judge.is_same(best, node)]
         others = [node for node in beside if node not in same]
         verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
         match = self._fit(best, ratios)
@@ -293,30 +208,6 @@ class Search:
     def _is_finite(self, node: Node) -> bool:
         return bool(np.isfinite(self.far[key_of(node)][0]))
 
-    def _is_same(self, best: Node, node: Node) -> bool:
-        """Whether two readings are one function of cases of this shape (IDENT-4).
-
-        They are, where they agree on the case and on other numbers in its place.
-        """
-        grad = bool(self.observation.gradients)
-        if self._between(best, node, grad=grad) > SAME:
-            return False
-        other = self.case.replaced(inputs=self.others)
-        ours, theirs = (
-            ensemble.exact(other, grad=grad, plain=self._plain(each.chosen))
-            for each in (best, node)
-        )
-        return self._apart(ours, theirs) <= SAME
-
-    def _between(self, best: Node, node: Node, *, grad: bool) -> float:
-        """The largest relative distance of a result under two readings."""
-        ours, theirs = (self.results(each.chosen, grad=grad) for each in (best, node))
-        return self._apart(ours, theirs)
-
-    def _apart(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-        names = {*self.observation.values, *self.observation.gradients}
-        return max(relative(theirs.get(name), ours[name]) for name in names if name in ours)
-
     def _fit(self, node: Node, ratios: Mapping[Key, tuple[float, str]]) -> Fit:
         key = key_of(node)
         distance, tensor = self.far[key]
@@ -347,7 +238,7 @@ class Search:
 
     def _twin(self, best: Node, node: Node, changes: dict[str, Any]) -> Twin:
         grad = not self.observation.values
-        distance = self._between(best, node, grad=grad)
+        distance = self.judge.between(best, node, grad=grad)
         same = "the same numbers on this case"
         reason = same if distance <= SAME else f"{self.observation.dtype} does not separate them"
         return Twin(changes, reason, distance)
@@ -380,17 +271,9 @@ class Search:
         why = f"no reading explains these results; ours is the same {found[0].said}"
         return answer._replace(departures=tuple(found), why=why)
 
-    def _misses_gradients_alone(self, node: Node) -> bool:
-        """Whether a reading explains the values, so that gradients alone miss it."""
-        seen = self.observation
-        if not (seen.values and seen.gradients):
-            return False
-        bounds = self.allowed(node.chosen, grad=False)
-        return self.ratio(node.chosen, bounds, grad=False)[0] <= PASS
-
     def _departed(self, node: Node) -> list[Departed]:
-        graded, backward = bool(self.observation.gradients), self._misses_gradients_alone(node)
-        whole = self.distance(node.chosen, grad=backward)[0]
+        graded, backward = bool(self.observation.gradients), self.judge.misses_gradients_alone(node)
+        whole = self.judge.distance(node.chosen, grad=backward)[0]
         tried = [
             each
             for each in self.searched.departures(self.case)
@@ -399,12 +282,12 @@ class Search:
         rows = []
         for done, each in enumerate(tried):
             self.progress("departures", done, len(tried))
-            rows.append((self.distance((*node.chosen, each), grad=backward)[0], each))
+            rows.append((self.judge.distance((*node.chosen, each), grad=backward)[0], each))
         rows = [row for row in rows if row[0] <= 0.5 * whole]
         found = []
         for distance, each in sorted(rows, key=lambda row: row[0])[:ALONE]:
             chosen = (*node.chosen, each)
-            ratio, tensor = self.ratio(chosen, self.allowed(chosen, grad=graded), grad=graded)
+            ratio, tensor = self.judge.own_ratio(chosen, grad=graded)
             if ratio <= PASS:
                 feature = each.words.partition(" ")[0] if each.words.startswith("in/") else ""
                 stated = self.described(node.changes)

@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.readings import Search
+from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL
 from atlas_ref.oracle.registry import SUBJECTS
@@ -73,11 +73,11 @@ def _trials(case: Case) -> Iterator[Case]:
 def _separated(case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str) -> bool:
     """Whether y differs by more than the format rounds between every two readings."""
     name = SUBJECTS[case.header.rule].result
-    search = Search(case, Observation({name: np.zeros(0)}, {}, {name: dtype}, ()), searched)
-    reads = [np.asarray(search.results(each, grad=False)[name], np.float64) for each in fits]
+    judge = Judge(case, Observation({name: np.zeros(0)}, {}, {name: dtype}, ()), searched)
+    reads = [np.asarray(judge.results(each, grad=False)[name], np.float64) for each in fits]
     if any(not np.isfinite(each).all() or each.shape != reads[0].shape for each in reads):
         return False
-    bound = search.allowed(fits[0], grad=False)[name].norms
+    bound = judge.allowed(fits[0], grad=False)[name].norms
     return all(
         norms(one - other).over(bound) > APART
         for place, one in enumerate(reads)
