@@ -8,8 +8,9 @@ from atlas_ref.conventions import resolve
 from atlas_ref.forms import support
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family.arithmetic import MEMBERS
-from atlas_ref.oracle.identify.equivalence import TESTS, Numbers
+from atlas_ref.oracle.identify.equivalence import TESTS
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.identify.properties import Numbers
 from atlas_ref.oracle.judge import op_steps
 from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace

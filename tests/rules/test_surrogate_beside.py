@@ -17,8 +17,9 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import lattice
-from atlas_ref.oracle.identify.equivalence import TESTS, Numbers
+from atlas_ref.oracle.identify.equivalence import TESTS
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.identify.properties import Numbers
 from atlas_ref.oracle.judge.alternatives import alternatives
 from atlas_ref.oracle.sweep.draw import drawn as drawn_of_sweep
 from atlas_ref.parts.memory_functions import MemoryFunction

@@ -6,128 +6,17 @@ They are the equivalence classes of specs/conventions.md, with their conditions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.conventions import Convention
-from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
 from atlas_ref.oracle.family.lengths import longest
-from atlas_ref.oracle.family.prepare import Prepared
-from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.types import Array
+from atlas_ref.oracle.identify.properties import Numbers
 
 #: Relative distance below which two results in float64 differ by rounding alone.
 ROUNDING = 1e-13
-
-
-class Numbers:
-    """Properties of a case's numbers that the clauses depend on."""
-
-    def __init__(self, case: Case, inputs: Mapping[str, Array], convention: Convention) -> None:
-        self.header, self.inputs, self.convention = case.header, inputs, convention
-        self.rule = case.header.rule
-        sequence = SUBJECTS[self.rule].has_tokens
-        self.prepared = Prepared(case.header, inputs) if sequence else None
-        self.active = (
-            np.asarray(inputs["in/active"]).astype(bool) if "in/active" in inputs else None
-        )
-
-    def column(self, name: str) -> Array:
-        """A gate at the active tokens, (..., tokens, 1 or d_out, 1), or None."""
-        value = None if self.prepared is None else self.prepared.column(name, self.convention)
-        return value if value is None or self.active is None else value[..., self.active, :, :]
-
-    @property
-    def tokens(self) -> int:
-        return int(self.inputs["in/k" if "in/k" in self.inputs else "in/x"].shape[-2])
-
-    @cached_property
-    def covered(self) -> bool:
-        """Whether no span of the header ends within the call, whichever its origin (CONV-47)."""
-        h = self.header
-        return h.span is not None and (h.phase or 1) + self.tokens <= h.span
-
-    @cached_property
-    def one_write_per_span(self) -> bool:
-        """Whether every active token is the first active one of its span, for spans that start at
-        the first token.
-        """
-        h = self.header
-        if h.span is None or self.active is None:
-            return False
-        resets = (
-            np.asarray(self.inputs["in/reset"]).astype(bool)
-            if "in/reset" in self.inputs
-            else np.zeros(self.tokens, bool)
-        )
-        position, written = h.phase or 0, h.phase is not None
-        for reset, active in zip(resets, self.active, strict=True):
-            position = 0 if reset else position
-            written = written and position > 0
-            if active and written:
-                return False
-            written, position = written or bool(active), (position + 1) % h.span
-        return True
-
-    @cached_property
-    def fixed(self) -> bool:
-        """Whether the reference is the same at every token."""
-        c = self.convention
-        return c.reference == "call_start" or (c.reference == "chunk_start" and self.covered)
-
-    def _is(self, name: str, number: float) -> bool:
-        value = self.column(name)
-        return value is not None and bool(np.all(value == number))
-
-    def zero(self, *names: str) -> bool:
-        """Whether matrices are absent or zero."""
-        return not any(name in self.inputs and np.any(self.inputs[name]) for name in names)
-
-    @cached_property
-    def half(self) -> bool:
-        return self._is("retain", 0.5)
-
-    @cached_property
-    def no_decay(self) -> bool:
-        """Whether nothing decays."""
-        c, value = self.convention, self.column("retain")
-        return c.gate == "none" or (
-            value is not None and bool(np.all(value == (0.0 if c.gate == "forget" else 1.0)))
-        )
-
-    @cached_property
-    def still(self) -> bool:
-        """Whether there is no momentum."""
-        return self.column("momentum") is None or self._is("momentum", 0.0)
-
-    @cached_property
-    def from_rest(self) -> bool:
-        return self.zero("in/S0", "in/window_momentum")
-
-    def constant(self, name: str) -> bool:
-        """Whether a rate does not change with time."""
-        value = self.column(name)
-        return value is not None and bool(np.all(value == value[..., :1, :, :]))
-
-    def scalar(self, name: str) -> bool:
-        value = self.column(name)
-        return value is not None and value.shape[-2] == 1
-
-    def equal(self, name: str, other: str) -> bool:
-        one, two = self.column(name), self.column(other)
-        return one is not None and two is not None and bool(np.all(one == two))
-
-    @cached_property
-    def symmetric(self) -> bool:
-        names = ("in/M0", "in/S0", "in/M_ref", "in/window_momentum")
-        matrices = [self.inputs[name] for name in names if name in self.inputs]
-        return all(
-            m.shape[-1] == m.shape[-2] and bool(np.all(m == np.swapaxes(m, -1, -2)))
-            for m in matrices
-        ) or self.zero(*names)
 
 
 Reason = tuple[str, str]
@@ -139,7 +28,7 @@ def _gate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
         return "CONV-40", "every retain gate is 1/2"
     ones = {"retain": 1.0, "forget": 0.0}
     other = next((x for x in (a, b) if x != "none"), None)
-    if "none" in (a, b) and other is not None and n._is("retain", ones[other]):
+    if "none" in (a, b) and other is not None and n.every("retain", ones[other]):
         return "CONV-40", f"every {other} gate is {ones[other]:g}"
     return None
 
@@ -156,11 +45,11 @@ def _rate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     pair = {a, b}
     if pair == {"both", "split"} and n.equal("step_size", "step_size_memory"):
         return "CONV-43", "both rates are equal"
-    if pair == {"split", "momentum"} and n._is("step_size_memory", 1.0):
+    if pair == {"split", "momentum"} and n.every("step_size_memory", 1.0):
         return "CONV-43", "the second rate is 1"
-    if pair <= {"momentum", "memory", "both", "none"} and n._is("step_size", 1.0):
+    if pair <= {"momentum", "memory", "both", "none"} and n.every("step_size", 1.0):
         return "CONV-43", "every step size is 1"
-    if pair == {"split", "memory"} and n._is("step_size", 1.0):
+    if pair == {"split", "memory"} and n.every("step_size", 1.0):
         return "CONV-43", "the first rate is 1"
     first = n.convention.order == "window_then_momentum"
     if pair == {"momentum", "memory"} and not n.convention.has_newton_schulz:
@@ -196,7 +85,7 @@ def _momentum_kind(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason 
         return "CONV-65", "there is no momentum"
     c = n.convention
     hides = c.has_newton_schulz and c.argument == "S" and c.newton_schulz_settings.scale != "norm"
-    rests = n.from_rest and not {"out/S", "grad/S0"} & names and not n._is("momentum", 1.0)
+    rests = n.from_rest and not {"out/S", "grad/S0"} & names and not n.every("momentum", 1.0)
     if hides and rests and n.constant("momentum") and n.scalar("momentum"):
         return (
             "CONV-65",

@@ -16,6 +16,7 @@ from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import equivalence
 from atlas_ref.oracle.identify.answer import Twin
 from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.properties import Numbers
 from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.identify.stated import implied
 from atlas_ref.types import Array
@@ -49,7 +50,7 @@ def twins(
     if not others:
         return ()
     view = seen_as(case, match.convention)
-    numbers = equivalence.Numbers(view, converted(view, "float64"), match.convention)
+    numbers = Numbers(view, converted(view, "float64"), match.convention)
     changed = [(lattice.changes(match.point, each.point), each) for each in others]
     fits = {frozenset((axis, repr(value)) for axis, value in each.items()) for each, _ in changed}
     listed = [pair for pair in changed if not implied(pair[0], fits)]
