@@ -18,6 +18,14 @@ Inputs = dict[str, Array]
 #: The gate, or its log.
 GATES = ("in/retain", "in/log_retain")
 
+#: Tensors that weigh an erase or a write, by the formula of the erase.
+RATES = {
+    "error": ("beta",),
+    "gates": ("erase_gate", "write_gate"),
+    "kk": ("a",),
+    "momentum": ("beta", "eta"),
+}
+
 
 class Seen(NamedTuple):
     """Settings and inputs, which decide what readings can be made.

@@ -1,0 +1,78 @@
+"""Changes of the inputs of a case, which mistakes of a program amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from atlas_ref.oracle.dplr.readings.reading import Inputs, Seen
+from atlas_ref.types import Array
+from tape import ops
+
+Change = Callable[[Inputs], Inputs]
+
+
+def without(name: str) -> Change:
+    """All tensors but one."""
+    return lambda inputs: {each: x for each, x in inputs.items() if each != name}
+
+
+def changed(name: str, change: Callable[[Array], Array]) -> Change:
+    """A tensor after a change of its numbers."""
+    return lambda inputs: {**inputs, name: change(inputs[name])}
+
+
+def moved(source: str, name: str) -> Change:
+    """A tensor under another name, its own left out."""
+    return lambda inputs: {**without(source)(inputs), name: inputs[source]}
+
+
+def exchanged(one: str, other: str) -> Change:
+    """Two tensors under each other's name."""
+    return lambda inputs: {**inputs, one: inputs[other], other: inputs[one]}
+
+
+def ones(x: Array) -> Array:
+    return ops.zeros_like(x) + np.ones((), x.dtype)
+
+
+def first_channel(x: Array) -> Array:
+    return ops.broadcast_to(x[..., :1], x.shape)
+
+
+def mean_channel(x: Array) -> Array:
+    return ops.broadcast_to(ops.sum(x, axis=-1, keepdims=True) / x.shape[-1], x.shape)
+
+
+def late(x: Array, axis: int) -> Array:
+    """Entries one place late, the first twice."""
+    behind = (slice(None),) * (-axis - 1)
+    first, rest = x[(..., slice(0, 1), *behind)], x[(..., slice(0, -1), *behind)]
+    return ops.concatenate([first, rest], axis=axis)
+
+
+def early(x: Array, axis: int) -> Array:
+    """Entries one place early, the last twice."""
+    behind = (slice(None),) * (-axis - 1)
+    rest, last = x[(..., slice(1, None), *behind)], x[(..., slice(-1, None), *behind)]
+    return ops.concatenate([rest, last], axis=axis)
+
+
+def shifted(mask: Array, by: int) -> Array:
+    """A mask whose marks come later by a number of tokens; those beyond the ends are lost."""
+    later = np.zeros_like(mask)
+    count = len(mask)
+    later[max(by, 0) : count + min(by, 0)] = mask[max(-by, 0) : count - max(by, 0)]
+    return later
+
+
+def in_reverse(at: Seen, names: list[str], inputs: Inputs) -> Inputs:
+    """The rows of each token in reverse."""
+    n, count = at.own.steps, at.inputs["in/v"].shape[-2]
+    order = np.arange(count).reshape(-1, n)[:, ::-1].ravel()
+    rows = {}
+    for name in names:
+        number = len(inputs[name].shape) < len(inputs["in/v"].shape)  # one for each row
+        rows[name] = inputs[name][..., order] if number else inputs[name][..., order, :]
+    return {**inputs, **rows}
