@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from docs import browser, equations
+from docs.reader import TRIES, Reader
+from docs.site_server import served
 
 pytest.importorskip("playwright", reason="playwright comes with the extra docs")
 from playwright.async_api import TimeoutError as TooLong
@@ -59,12 +61,12 @@ def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
     async def look() -> list[str]:
         from playwright.async_api import async_playwright
 
-        with browser.served(folder) as base:
+        with served(folder) as base:
             async with async_playwright() as playwright:
                 started = await playwright.chromium.launch(
                     executable_path=browser.browser_path(), args=["--no-sandbox"]
                 )
-                reader = browser.Reader(await started.new_page(), base, "light", folder)
+                reader = Reader(await started.new_page(), base, "light", folder)
                 await reader.tried(reader.look("a/"))
                 await started.close()
         return reader.wrong
@@ -151,9 +153,7 @@ def test_what_stops_a_reader_is_a_complaint(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("stalls", "drawn"), [(0, True), (browser.TRIES - 1, True), (browser.TRIES, False)]
-)
+@pytest.mark.parametrize(("stalls", "drawn"), [(0, True), (TRIES - 1, True), (TRIES, False)])
 def test_a_picture_that_is_not_drawn_is_asked_for_again(
     stalls: int, drawn: bool, tmp_path: Path
 ) -> None:
@@ -172,9 +172,9 @@ def test_a_picture_that_is_not_drawn_is_asked_for_again(
                 raise TooLong("no frame")
             path.write_bytes(b"picture")
 
-    reader = browser.Reader(Page(), "http://127.0.0.1", "light", tmp_path)
+    reader = Reader(Page(), "http://127.0.0.1", "light", tmp_path)
     asyncio.run(reader.tried(reader.picture(tmp_path / "page.png")))
-    assert len(asked) == min(stalls + 1, browser.TRIES)
+    assert len(asked) == min(stalls + 1, TRIES)
     assert (tmp_path / "page.png").exists() == drawn
     assert bool(reader.wrong) != drawn
 
@@ -203,7 +203,7 @@ def drawn(folder: Path, scripts: bool) -> dict[str, Any]:
     (folder / "index.html").write_text(
         f"<!doctype html><body>{style}{equations.loading('.')}<article>{marked}</article></body>"
     )
-    with browser.served(folder) as base, sync_playwright() as playwright:
+    with served(folder) as base, sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=browser.browser_path(), args=["--no-sandbox"]
         )

@@ -22,6 +22,7 @@ from docs import (
     links,
 )
 from docs.generated import copied
+from docs.site_server import served
 from docs.source_pages import files
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +126,7 @@ def test_the_start_page_alone_gets_the_entries_of_the_search(tmp_path: Path) -> 
         '{"config": {"lang": ["en"]}, "docs": [{"location": ""}]}'
     )
     site(tmp_path, start="<p>start</p>", a="<p>a</p>")
-    with browser.served(tmp_path) as base:
+    with served(tmp_path) as base:
 
         def index(page: str) -> Any:
             asked = urllib.request.Request(
