@@ -107,7 +107,6 @@ def test_a_clause_that_loses_its_tests_is_a_gap(clone: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.clause("TRACE-7")
 def test_a_quoted_text_that_changes_is_a_gap_where_it_is_quoted(clone: Path) -> None:
     edit(
@@ -257,7 +256,6 @@ def test_a_test_that_fails_proves_nothing(toy: Toy) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.clause("TRACE-6")
 def test_a_clause_without_code_must_say_so_and_must_have_none(toy: Toy) -> None:
     root = toy(spec=SPEC.replace("**No code.** ", ""), code=CODE)

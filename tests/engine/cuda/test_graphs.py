@@ -18,6 +18,8 @@ from tests.support.close import EXACT, assert_close, reordered
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     made = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", made)
+    # seconds in a process of many tests, and nothing here is in a cycle
+    monkeypatch.setattr(graphs.gc, "collect", lambda: 0)
     return made
 
 
@@ -33,7 +35,6 @@ def doubled(fake: FakeCupy, ran: list[Stream]) -> Any:
     return double
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_replay_runs_on_what_it_is_given_now(fake: FakeCupy) -> None:
     ran: list[Stream] = []
@@ -51,7 +52,6 @@ def test_replay_runs_on_what_it_is_given_now(fake: FakeCupy) -> None:
     assert len(ran) == graphs.WARM_UPS + 1, "the function itself ran no more"
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_it_is_recorded_once_a_run_asks_for_no_more_memory(fake: FakeCupy) -> None:
     for asked, runs in (([0, 9, 9], 2), ([0, 9, 12, 12, 14, 14, 14], 4)):
@@ -63,7 +63,6 @@ def test_it_is_recorded_once_a_run_asks_for_no_more_memory(fake: FakeCupy) -> No
     assert len(ran) == graphs.MOST_WARM_UPS + 1
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_a_function_that_waits_cannot_be_captured(fake: FakeCupy) -> None:
     def looks(x: ndarray) -> ndarray:
@@ -78,7 +77,6 @@ def test_a_function_that_waits_cannot_be_captured(fake: FakeCupy) -> None:
     assert len(fake.streams) == 1, "the current stream is what it was"
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_a_capture_that_broke_unseen_is_named_at_its_end(fake: FakeCupy) -> None:
     def breaks(x: ndarray) -> ndarray:
@@ -92,7 +90,6 @@ def test_a_capture_that_broke_unseen_is_named_at_its_end(fake: FakeCupy) -> None
         graphs.captured(breaks, ndarray(np.ones(2)))
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_constants_that_a_graph_reads_live_as_long_as_it(
     fake: FakeCupy, monkeypatch: pytest.MonkeyPatch
@@ -114,7 +111,6 @@ def test_constants_that_a_graph_reads_live_as_long_as_it(
     constants._kept.cache_clear()
 
 
-@pytest.mark.slow
 @pytest.mark.clause("CUDA-13")
 def test_other_shapes_and_types_than_recorded_are_refused(fake: FakeCupy) -> None:
     captured = graphs.captured(doubled(fake, []), ndarray(np.ones(2)))
