@@ -164,6 +164,12 @@ def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
     return inputs | {"in/M0": best}
 
 
+def _gentle(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Keys, values and memories half as long, so that squares of gradients are near momenta."""
+    halved = ("in/k", "in/v", "in/M0", "in/M_ref", "in/window_k", "in/window_v")
+    return inputs | {name: 0.5 * inputs[name] for name in halved if name in inputs}
+
+
 def _own_tokens(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """A query, a key and a gate for one memory of a TNT, in the place of the shared ones."""
     memory = tnt_parameters.names(tnt_parameters.parsed(case.header))[-1]
@@ -218,6 +224,7 @@ REGIMES: dict[str, Regime] = {
     "zero gradient": _zero_gradient,
     "tiny": _tiny,
     "cancelling": _cancelling,
+    "gentle": _gentle,
     "own tokens": _own_tokens,
     "equal": _equal,
     "rank one": _rank_one,

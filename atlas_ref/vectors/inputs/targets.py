@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.vectors.inputs.axes.memories import MEMORIES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.dplr_targets import DPLR
 from atlas_ref.vectors.inputs.target import Target
@@ -109,7 +110,7 @@ TARGETS = (
 )
 
 #: Targets that came to the set of long vectors later, in the order in which they came.
-LATER = (*DEEP, *TNT, *DPLR)
+LATER = (*DEEP, *TNT, *DPLR, *MEMORIES)
 
 
 class _Named(Protocol):

@@ -45,6 +45,8 @@ def made_in(at: Seen, name: str) -> bool:
         and s.reference in ("running", "zero")
         and s.read == "after"
         and inputs.decay is None
+        and inputs.ceiling is None
+        and not s.fades
     )
     plain = (
         plain

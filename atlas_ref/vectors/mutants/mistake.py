@@ -63,6 +63,20 @@ class Seen(NamedTuple):
         return 0 if self.inputs.window_keys is None else int(self.inputs.window_keys.shape[-2])
 
 
+class Hooks(NamedTuple):
+    """Changes of one run of the loop that share what they have seen.
+
+    Attributes:
+        inputs: called with the inputs of the loop, before it starts.
+        touch: by place of `family.Touch`.
+        take: see `family.Take`.
+    """
+
+    inputs: Callable[[Inputs], Inputs] | None = None
+    touch: Mapping[str, Callable[[Array], Array]] = {}
+    take: Callable[[str, int, Array], Array] | None = None
+
+
 class Mistake(NamedTuple):
     """A mistake of an implementation.
 
@@ -72,6 +86,9 @@ class Mistake(NamedTuple):
         grad: it is in the backward pass, so that gradients are what shows it.
         tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of
             `family.Touch`.
+        convention: the axes that the kernel runs under, where it does something else in their place.
+        hooks: makes the changes of one run, where they share what they see.
+        mapped: the feature map in the place of the case's, from (settings, tensors, x).
     """
 
     name: str
@@ -83,6 +100,9 @@ class Mistake(NamedTuple):
     inputs: Callable[[Inputs], Inputs] | None = None
     touch: Mapping[str, Callable[[Array], Array]] | None = None
     newton_schulz: Callable[[Array, NewtonSchulz], Array] | None = None
+    convention: Mapping[str, Any] = {}
+    hooks: Callable[[], Hooks] | None = None
+    mapped: Callable[[Any, Mapping[str, Array], Array], Array] | None = None
 
 
 def seen(case: Case) -> Seen | None:
@@ -127,8 +147,8 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
 
 
 def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -> Results:
-    c = case.convention
     planted = mistake or Mistake("", "", lambda _: True)
+    c = case.convention.replaced(**planted.convention)
 
     def orthogonalise(S: Array) -> Array:
         settings = c.newton_schulz_settings
@@ -143,18 +163,20 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
     if subject.needs_newton_schulz:
         return {subject.result: orthogonalise(inputs[subject.argument])}
     if not subject.has_tokens:
-        phi, x = phi_of(inputs), inputs[subject.argument]
-        return {subject.result: feature_maps.apply(case.header.feature_map, phi, x)}
+        phi, x, settings = phi_of(inputs), inputs[subject.argument], case.header.feature_map
+        return {subject.result: (planted.mapped or feature_maps.apply)(settings, phi, x)}
     prepared = prepare.Prepared(case.header, inputs, way=WAY)
     structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
     structure = structure if planted.structure is None else planted.structure(structure)
     stacked = stacked if planted.inputs is None else planted.inputs(stacked)
-    places: Mapping[str, Callable[[Array], Any]] = planted.touch or {}
+    hooks = Hooks() if planted.hooks is None else planted.hooks()
+    stacked = stacked if hooks.inputs is None else hooks.inputs(stacked)
+    places: Mapping[str, Callable[[Array], Any]] = {**(planted.touch or {}), **hooks.touch}
 
     def touch(place: str, x: Array) -> Array:
         return places[place](x) if place in places else x
 
-    outputs = family.run(structure, stacked, orthogonalise, way=WAY, touch=touch)
+    outputs = family.run(structure, stacked, orthogonalise, way=WAY, touch=touch, take=hooks.take)
     results = memory.named(case, outputs)
     if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):
         del results["out/M_ref"]

@@ -24,6 +24,7 @@ from atlas_ref.oracle.subjects import memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import split
 from atlas_ref.vectors.mutants import (
+    axes,
     backward,
     boundaries,
     chunked,
@@ -38,9 +39,10 @@ from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.
 SPAN = 3
 
-#: Axes whose other values are no mutants: bfloat16 lets an eps pass, and the published sets were
+#: Axes whose other values are no mutants: bfloat16 lets an eps pass, and the first targets were
 #: searched before there was a momentum_kind (VEC-16).
-FINE = ("norm_eps", "norm_guard", "momentum_kind")
+FINE = ("norm_eps", "norm_guard")
+YOUNGER = ("momentum_kind",)
 
 #: Results that are lost where a call is cut: name -> results, the mistake in words.
 LOST: dict[str, tuple[tuple[str, ...], str]] = {
@@ -100,6 +102,7 @@ def words(name: str) -> str:
         boundaries.named()
         | chunked.MISTAKES
         | erase_chunks.named()
+        | axes.named()
         | {lost: meaning for lost, (_, meaning) in LOST.items()}
     )
     return meanings.get(name) or own.words(name) or f"convention {name} in place of the case's"
@@ -133,12 +136,21 @@ def conventions(case: Case) -> dict[str, lattice.Point]:
     """Conventions one change away that a case can tell from its own, by their change."""
     of, own = facts(case), lattice.point(case.convention)
     folded, points = lattice.folded(of, own), {}
-    tried = lattice.tried(case.convention, case.header.rule)
-    axes = {axis: values for axis, values in tried.items() if axis not in FINE}
-    for point in lattice.around(own, axes, 1):
+    for point in lattice.around(own, tried(case), 1):
         if lattice.folded(of, point) != folded and refusal(of, lattice.convention(point)) is None:
             points[change_named(lattice.changes(own, point))] = point
     return points
+
+
+def tried(case: Case) -> dict[str, tuple[Any, ...]]:
+    """The values of every axis that are mutants, the case's own among them.
+
+    A younger axis is tried where the case has another value of it than the first (VEC-25).
+    """
+    c = case.convention
+    plain = {axis for axis in YOUNGER if getattr(c, axis) == lattice.values()[axis][0]}
+    listed = lattice.tried(c, case.header.rule)
+    return {axis: values for axis, values in listed.items() if axis not in {*FINE, *plain}}
 
 
 def change_named(changes: dict[str, Any]) -> str:
@@ -153,7 +165,7 @@ def change_named(changes: dict[str, Any]) -> str:
 def mistakes(case: Case, at: Seen | None) -> list[Mistake]:
     """Mistakes that can be made in a case."""
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
-    listed = tensors.mistakes(case)
+    listed = [*tensors.mistakes(case), *axes.mistakes(case, at)]
     if at is not None:
         listed += [each for each in (*forward.MISTAKES, *backward.MISTAKES) if each.made_in(at)]
     if case.convention.has_newton_schulz:

@@ -26,7 +26,7 @@ from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.mutants import boundaries
-from atlas_ref.vectors.mutants.mutants import FINE, SPAN, change_named, words
+from atlas_ref.vectors.mutants.mutants import SPAN, change_named, tried, words
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.sets import manifest
 
@@ -263,10 +263,8 @@ def hidden(case: Case) -> dict[str, str]:
     if case.header.rule in FAMILY and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
     of, own = facts(case), lattice.point(case.convention)
-    tried = lattice.tried(case.convention, case.header.rule)
-    axes = {axis: values for axis, values in tried.items() if axis not in FINE}
     reasons: dict[str, str] = {}
-    for point in lattice.around(own, axes, 1):
+    for point in lattice.around(own, tried(case), 1):
         c = lattice.convention(point)
         changes = lattice.changes(own, point)
         if not changes:
