@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.rules import names_with
 from atlas_ref.vectors.inputs import regimes
-from atlas_ref.vectors.inputs.stream import chosen, dyadic
+from atlas_ref.vectors.inputs.stream import chosen, count_sketches, dyadic
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.topics import Topic
 
@@ -32,6 +32,7 @@ FORGET = tuple(1.0 - each for each in RETAIN)
 MOMENTUM = (0.25, 0.375, 0.5, 0.625, 0.75)
 STEP = (0.0625, 0.125, 0.1875, 0.25, 0.375)
 STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
+LOG_MOMENTUM = tuple(-each for each in MOMENTUM)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
 #: Steps of a deep memory without Newton-Schulz, whose gradients keep their size.
@@ -54,7 +55,9 @@ SQUARES = (1.5, 2.0, 2.5, 3.0, 3.5)
 OF_MEMORY = re.compile(r"in/(?:state/)?(?:global|local\d+)/(\w+)")
 
 #: Largest whole number and its unit, of everything that is no gate.
-WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
+WHOLE: dict[str, tuple[int, float]] = dict.fromkeys(
+    ("in/k", "in/window_k", "in/gate_input", "in/gate_bias", "in/gate_log_rate"), (8, 0.125)
+)
 OTHER = (12, 0.125)
 
 
@@ -122,6 +125,10 @@ def recipe(key: str, convention: Convention) -> Recipe:
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
         "in/state/token_gates": WEIGHT,
         "in/P_size": SQUARES,
+        **dict.fromkeys(("in/phi/c", "in/gate_floor"), WEIGHT),
+        "in/eta": STEP,
+        "in/beta_precond": STEP_MEMORY,
+        **dict.fromkeys(("in/log_momentum", "in/log_retain_precond"), LOG_MOMENTUM),
         **dict.fromkeys(("in/a", "in/erase_gate", "in/write_gate"), WEIGHT),
     }
     if key in lists:
@@ -160,6 +167,8 @@ def _short_steps(seed: int, inputs: Inputs, convention: Convention) -> Inputs:
 def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
     if like.dtype.kind in "biu":
         return like
+    if key == "in/phi/H":
+        return count_sketches(seed, key, like.shape)
     of_step = key == "in/beta" and like.ndim == 2  # else a vector of an erase (DPLRCASE-4)
     how = STEP_MEMORY if of_step else recipe(key, convention)
     if isinstance(how[0], int):

@@ -60,3 +60,13 @@ def chosen(seed: int, name: str, shape: tuple[int, ...], values: tuple[float, ..
 def dyadic(seed: int, name: str, shape: tuple[int, ...], *, most: int, scale: float) -> Numbers:
     """An array of k * scale with whole k from -most to most; scale is a power of two."""
     return (whole(seed, name, int(np.prod(shape)), -most, most) * scale).reshape(shape)
+
+
+def count_sketches(seed: int, name: str, shape: tuple[int, ...]) -> Numbers:
+    """Hashes (n, buckets, d_in), each column with a sign in one bucket and else 0 (VEC-25)."""
+    count, buckets, d_in = shape
+    places = whole(seed, f"buckets of {name}", count * d_in, 0, buckets - 1).astype(int)
+    signs = 2.0 * whole(seed, f"signs of {name}", count * d_in, 0, 1) - 1.0
+    H = np.zeros(shape)
+    np.put_along_axis(H, places.reshape(count, 1, d_in), signs.reshape(count, 1, d_in), axis=1)
+    return H

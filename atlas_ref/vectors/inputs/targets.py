@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
+from atlas_ref.vectors.inputs.axes.maps import MAPS as YOUNGER_MAPS
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.dplr_targets import DPLR
@@ -110,7 +112,7 @@ TARGETS = (
 )
 
 #: Targets that came to the set of long vectors later, in the order in which they came.
-LATER = (*DEEP, *TNT, *DPLR, *MEMORIES)
+LATER = (*DEEP, *TNT, *DPLR, *MEMORIES, *YOUNGER_MAPS, *FORMULAS)
 
 
 class _Named(Protocol):

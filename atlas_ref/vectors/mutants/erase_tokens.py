@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import members, parameters
+from atlas_ref.oracle.dplr import formulas, members, parameters
 from atlas_ref.types import Array
 from tape import ops
 
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
     """The call of a case from its inputs, arrays or tape variables."""
     own = parameters.parsed(header)
-    x = dict(inputs)
+    x = formulas.applied(own, inputs)
     for name in ("in/k", "in/q"):
         if own.norm(name) == "l2":
             square = ops.sum(x[name] * x[name], axis=-1, keepdims=True)

@@ -88,6 +88,7 @@ class Mistake(NamedTuple):
             `family.Touch`.
         convention: the axes that the kernel runs under, where it does something else in their place.
         hooks: makes the changes of one run, where they share what they see.
+        learned: names of constants of the case that it has gradients of.
         mapped: the feature map in the place of the case's, from (settings, tensors, x).
     """
 
@@ -102,6 +103,7 @@ class Mistake(NamedTuple):
     newton_schulz: Callable[[Array, NewtonSchulz], Array] | None = None
     convention: Mapping[str, Any] = {}
     hooks: Callable[[], Hooks] | None = None
+    learned: tuple[str, ...] = ()
     mapped: Callable[[Any, Mapping[str, Array], Array], Array] | None = None
 
 
@@ -135,7 +137,8 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
         if mistake is None or not mistake.grad:
             results = forward({})
         else:
-            outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
+            names = [*differentiable(case), *mistake.learned]
+            outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
             bars = {name: inputs[bar] for name, bar in WEIGHED.items() if bar in inputs}
             (gradients,) = pullback(
                 {name: bars.get(name, np.zeros_like(value)) for name, value in outputs.items()}

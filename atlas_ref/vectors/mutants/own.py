@@ -17,6 +17,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.dplr import formulas
 from atlas_ref.oracle.identify.readings.nodes import redrawn, relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
@@ -38,6 +39,9 @@ FINE = (
     "parameters.memory.activation=gelu_tanh",
     "parameters.window_weights={'kind': 'decay', 'base': 0.9",
 )
+
+#: Mistakes of a formula of gates that bfloat16 lets pass.
+FINE_MISTAKES = ("gate in bfloat16", "gate in float16", "softplus in float32")
 
 #: Settings that are younger than the published sets, whose mutants never change (VEC-22).
 YOUNGER = ("parameters.bias", "parameters.retention", "parameters.deep_momentum")
@@ -76,18 +80,25 @@ def ahead(rule: str) -> str:
 def readings(case: Case) -> list[Any]:
     """Mistakes and other settings that a case can show, each by itself."""
     searched = _searched(case.header.rule)
-    every = [each for each in searched.settings(case, ()) if tried(each, case.header.rule)]
-    every += searched.departures(case)
+    rule, stated = case.header.rule, frozenset(case.header.parameters or {})
+    every = [each for each in searched.settings(case, ()) if tried(each, rule, stated)]
+    every += [each for each in searched.departures(case) if each.name not in FINE_MISTAKES]
     moved = case.replaced(inputs=redrawn(case.inputs))
     own = _exact(moved, ())
     return [each for each in every if apart(own, _exact(moved, (each,)))]
 
 
-def tried(setting: Any, rule: str) -> bool:
-    """Whether a setting with its value is a mutant in the published sets."""
+def tried(setting: Any, rule: str, stated: frozenset[str] = frozenset()) -> bool:
+    """Whether a setting with its value is a mutant in the published sets.
+
+    Args:
+        stated: parameters of the case; a formula of gates is a mutant of another one alone (VEC-25).
+    """
     if rule == dplr_targets.RULE:
         member = setting.change.get("parameters.member", dplr_targets.NAMES[0])
-        names = {f"parameters.{name}" for name in dplr_targets.SETTINGS}
+        made = next((each for each in formulas.MADE if each in stated), "")
+        younger = (*formulas.MADE, *formulas.SETTINGS) if made else ()
+        names = {f"parameters.{name}" for name in (*dplr_targets.SETTINGS, *younger)}
         return member in dplr_targets.NAMES and setting.change.keys() <= names
     return not setting.name.startswith((*FINE, *YOUNGER))
 

@@ -22,6 +22,9 @@ from atlas_ref.vectors.mutants.mistake import computed, seen
 #: Formats in which a set is adequate.
 FORMATS: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
 
+#: Gradients that a case has where its feature map is learned.
+CONSTANTS = ("grad/phi/", "grad/proj")
+
 Results = Mapping[str, np.ndarray[Any, Any]]
 
 #: Legal ways to round that are none of the ensemble's members.
@@ -79,7 +82,12 @@ def score(case: Case, dtype: str) -> Score:
 
 
 def ratio(results: Results, want: Results, allowed: Mapping[str, Tolerance]) -> float:
-    """Error over tolerance, the worst over results and norms (TOL-1)."""
+    """Error over tolerance, the worst over results and norms (TOL-1).
+
+    It is infinite with a gradient of a constant, whose name is refused (VEC-25).
+    """
+    if any(name.startswith(CONSTANTS) and name not in want for name in results):
+        return float("inf")
     return max(
         (_one(value, want[name], allowed[name]) for name, value in results.items() if name in want),
         default=0.0,

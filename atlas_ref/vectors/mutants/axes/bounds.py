@@ -1,6 +1,6 @@
 """Mistakes of the bounds of gates and step sizes, in values and in derivatives.
 
-Source: CONV-66, GATES-16, VEC-25.
+Source: VEC-25.
 """
 
 from __future__ import annotations

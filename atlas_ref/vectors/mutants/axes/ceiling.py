@@ -1,6 +1,6 @@
 """Mistakes of the ceiling of a memory's norm: another norm, another place, another backward.
 
-Source: CONV-67, VEC-25.
+Source: VEC-25.
 """
 
 from __future__ import annotations

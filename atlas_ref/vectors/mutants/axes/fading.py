@@ -1,6 +1,6 @@
 """Mistakes of delta momentum, whose factor a large gradient makes smaller.
 
-Source: CONV-70, VEC-25.
+Source: VEC-25.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Token(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A factor in the place of that of CONV-70."""
+    """A factor in the place of the right one."""
 
     name: str
     words: str

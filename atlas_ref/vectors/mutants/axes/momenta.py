@@ -1,6 +1,6 @@
 """Mistakes of a momentum that is an average, or that a large gradient makes forget.
 
-Source: CONV-64, CONV-70, VEC-25.
+Source: VEC-25.
 """
 
 from __future__ import annotations

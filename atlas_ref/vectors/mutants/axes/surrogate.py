@@ -1,9 +1,9 @@
 """Mistakes of a learned residual: its pair, its silu, its place, and its derivatives.
 
-Each is the rule under `reference: zero` with minus a wrong vector in the place of the value
-(SURROGATE-5), at level projected.
+Each is the rule under `reference: zero` with minus a wrong vector in the place of the value,
+at level projected.
 
-Source: SURROGATE-1 to SURROGATE-3, VEC-25.
+Source: VEC-25.
 """
 
 from __future__ import annotations
