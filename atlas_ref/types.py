@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atlas_ref import backend
-from tape.core import Array, plain, shape
+from tape.variable import Array, plain, shape
 
 __all__ = ["Array", "Count", "Dims", "Frozen", "Phase", "Pulse", "bind_dims"]
 

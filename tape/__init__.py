@@ -10,37 +10,11 @@ Specified in specs/tape.md. Knows nothing of `atlas_ref`.
 """
 
 from tape import check, ops
-from tape.core import (
-    Array,
-    Op,
-    TapeError,
-    Variable,
-    checking,
-    defvjp,
-    defvjp_joint,
-    plain,
-    primitive,
-)
+from tape.core import Op, checking, defvjp, defvjp_joint, primitive
 from tape.opaque import opaque
 from tape.transforms import checkpoint, grad, hvp, jacobian, value_and_grad, vjp
+from tape.variable import Array, TapeError, Variable, plain
 
-__all__ = [
-    "Array",
-    "Op",
-    "TapeError",
-    "Variable",
-    "check",
-    "checking",
-    "checkpoint",
-    "defvjp",
-    "defvjp_joint",
-    "grad",
-    "hvp",
-    "jacobian",
-    "opaque",
-    "ops",
-    "plain",
-    "primitive",
-    "value_and_grad",
-    "vjp",
-]
+__all__ = ["Array", "Op", "TapeError", "Variable", "check", "checking", "checkpoint", "defvjp"]
+__all__ += ["defvjp_joint", "grad", "hvp", "jacobian", "opaque", "ops", "plain", "primitive"]
+__all__ += ["value_and_grad", "vjp"]

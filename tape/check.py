@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tape.core import Array, shape
 from tape.nested import flatten, matched
 from tape.transforms import grad, hvp, vjp
+from tape.variable import Array, shape
 
 STEP = 1e-30
 

@@ -6,9 +6,13 @@ import contextlib
 
 import numpy as np
 
-from tape.core import Array, Binary, Pullback, TapeError, defvjp, plain, primitive, shape
+from tape.core import Binary, Pullback, defvjp, primitive
 from tape.elementwise import equal, exp, sqrt, where
 from tape.shapes import Axes, expand_dims, fitted, squeeze, sum, tril, triu
+from tape.variable import Array, TapeError, plain, shape
+
+__all__ = ["mean", "vdot", "norm", "softmax", "logsumexp", "matmul", "outer"]
+__all__ += ["solve_triangular", "solve"]
 
 
 def mean(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:

@@ -23,28 +23,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from tape.scatter import Collected, Scatter
-from tape.variable import Array, TapeError, Variable, dtype, plain, shape
-
-__all__ = [
-    "Array",
-    "Fresh",
-    "Op",
-    "Pullback",
-    "Tape",
-    "TapeError",
-    "Variable",
-    "checking",
-    "defvjp",
-    "defvjp_joint",
-    "dtype",
-    "is_finished",
-    "plain",
-    "primitive",
-    "recording",
-    "sealed",
-    "shape",
-    "sweep",
-]
+from tape.variable import Array, TapeError, Variable
 
 #: Maps the cotangent of an entry's value to that of one parent (or, for a joint rule, of all).
 Pullback: TypeAlias = Callable[[Array], Any]

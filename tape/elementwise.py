@@ -9,8 +9,14 @@ from collections.abc import Callable
 import numpy as np
 
 from tape.constants import beside
-from tape.core import Array, Binary, Op, Pullback, Unary, defvjp, dtype, plain, primitive, shape
+from tape.core import Binary, Op, Pullback, Unary, defvjp, primitive
 from tape.shapes import astype, fitted, unbroadcast, zeros_like
+from tape.variable import Array, dtype, plain, shape
+
+__all__ = ["add", "subtract", "multiply", "divide", "negative", "power"]
+__all__ += ["square", "sqrt", "exp", "log", "expm1", "log1p", "sin", "cos", "tanh"]
+__all__ += ["sigmoid", "softplus", "erf", "silu", "gelu", "elu"]
+__all__ += ["less", "greater", "equal", "where", "maximum", "minimum", "absolute", "stop_gradient"]
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tape.core import TapeError, Variable
+from tape.variable import TapeError, Variable
 
 Build = Callable[[list[Any]], Any]
 

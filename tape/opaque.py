@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tape.core import (
-    Array,
-    Fresh,
-    Pullback,
-    TapeError,
-    Variable,
-    defvjp,
-    defvjp_joint,
-    primitive,
-    shape,
-)
+from tape.core import Fresh, Pullback, defvjp, defvjp_joint, primitive
 from tape.shapes import zeros_like
 from tape.transforms import vjp
+from tape.variable import Array, TapeError, Variable, shape
 
 
 def opaque(

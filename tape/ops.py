@@ -17,155 +17,35 @@ The set of ops, and points without a derivative: TAPE-19, TAPE-20. Ops of other 
 
 from __future__ import annotations
 
-from typing import NoReturn
+from tape import contractions, elementwise, shapes
+from tape.contractions import *  # noqa: F403
+from tape.core import Op
+from tape.elementwise import *  # noqa: F403
+from tape.shapes import *  # noqa: F403
+from tape.variable import Array, TapeError, Variable
 
-from tape.contractions import (
-    logsumexp,
-    matmul,
-    mean,
-    norm,
-    outer,
-    softmax,
-    solve,
-    solve_triangular,
-    vdot,
-)
-from tape.core import Array, TapeError, Variable
-from tape.elementwise import (
-    absolute,
-    add,
-    cos,
-    divide,
-    elu,
-    equal,
-    erf,
-    exp,
-    expm1,
-    gelu,
-    greater,
-    less,
-    log,
-    log1p,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    power,
-    sigmoid,
-    silu,
-    sin,
-    softplus,
-    sqrt,
-    square,
-    stop_gradient,
-    subtract,
-    tanh,
-    where,
-)
-from tape.shapes import (
-    astype,
-    broadcast_to,
-    concatenate,
-    cumsum,
-    expand_dims,
-    flip,
-    index,
-    moveaxis,
-    ones_like,
-    reshape,
-    slide,
-    squeeze,
-    stack,
-    sum,
-    swapaxes,
-    transpose,
-    tril,
-    triu,
-    zeros_like,
-)
-
-__all__ = [
-    "absolute",
-    "add",
-    "astype",
-    "broadcast_to",
-    "concatenate",
-    "cos",
-    "cumsum",
-    "divide",
-    "elu",
-    "equal",
-    "erf",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "flip",
-    "gelu",
-    "greater",
-    "index",
-    "less",
-    "log",
-    "log1p",
-    "logsumexp",
-    "matmul",
-    "maximum",
-    "mean",
-    "minimum",
-    "moveaxis",
-    "multiply",
-    "negative",
-    "norm",
-    "ones_like",
-    "outer",
-    "power",
-    "reshape",
-    "sigmoid",
-    "silu",
-    "sin",
-    "slide",
-    "softmax",
-    "softplus",
-    "solve",
-    "solve_triangular",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "stop_gradient",
-    "subtract",
-    "sum",
-    "swapaxes",
-    "tanh",
-    "transpose",
-    "tril",
-    "triu",
-    "vdot",
-    "where",
-    "zeros_like",
-]
+__all__ = contractions.__all__ + elementwise.__all__ + shapes.__all__
 
 
 def _square_transpose(a: Array) -> Array:
-    return transpose(a) if a.ndim == 2 else _refuse_T(a)
-
-
-def _refuse_T(a: Array) -> NoReturn:
+    if a.ndim == 2:
+        return shapes.transpose(a)
     raise TapeError(f".T of a variable with {a.ndim} axes: use ops.swapaxes or ops.moveaxis")
 
 
-Variable.__add__ = lambda a, b: add(a, b)
-Variable.__radd__ = lambda a, b: add(b, a)
-Variable.__sub__ = lambda a, b: subtract(a, b)
-Variable.__rsub__ = lambda a, b: subtract(b, a)
-Variable.__mul__ = lambda a, b: multiply(a, b)
-Variable.__rmul__ = lambda a, b: multiply(b, a)
-Variable.__truediv__ = lambda a, b: divide(a, b)
-Variable.__rtruediv__ = lambda a, b: divide(b, a)
-Variable.__pow__ = lambda a, b: power(a, b)
-Variable.__rpow__ = lambda a, b: power(b, a)
-Variable.__neg__ = lambda a: negative(a)
-Variable.__matmul__ = lambda a, b: matmul(a, b)
-Variable.__rmatmul__ = lambda a, b: matmul(b, a)
-Variable.__getitem__ = index
-Variable.swapaxes = lambda a, i, j: swapaxes(a, i, j)
+def _set_operator(name: str, op: Op) -> None:
+    """Let `variable (op) x` and `x (op) variable` record the op."""
+    setattr(Variable, f"__{name}__", lambda a, b: op(a, b))
+    setattr(Variable, f"__r{name}__", lambda a, b: op(b, a))
+
+
+_set_operator("add", elementwise.add)
+_set_operator("sub", elementwise.subtract)
+_set_operator("mul", elementwise.multiply)
+_set_operator("truediv", elementwise.divide)
+_set_operator("pow", elementwise.power)
+_set_operator("matmul", contractions.matmul)
+Variable.__neg__ = lambda a: elementwise.negative(a)
+Variable.__getitem__ = shapes.index
+Variable.swapaxes = lambda a, i, j: shapes.swapaxes(a, i, j)
 Variable.T = property(_square_transpose)

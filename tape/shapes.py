@@ -8,20 +8,14 @@ from typing import Any
 import numpy as np
 
 from tape.constants import beside
-from tape.core import (
-    Array,
-    Op,
-    Pullback,
-    TapeError,
-    Variable,
-    defvjp,
-    defvjp_joint,
-    dtype,
-    plain,
-    primitive,
-)
-from tape.core import shape as shape_of
+from tape.core import Op, Pullback, defvjp, defvjp_joint, primitive
 from tape.scatter import Scatter, add_at
+from tape.variable import Array, TapeError, Variable, dtype, plain
+from tape.variable import shape as shape_of
+
+__all__ = ["reshape", "broadcast_to", "swapaxes", "moveaxis", "expand_dims", "squeeze", "flip"]
+__all__ += ["tril", "triu", "transpose", "astype", "zeros_like", "ones_like", "sum", "cumsum"]
+__all__ += ["index", "concatenate", "stack", "slide"]
 
 Axes = int | tuple[int, ...] | None
 

@@ -12,22 +12,9 @@ from typing import Any
 import numpy as np
 
 from tape import ops
-from tape.core import (
-    Array,
-    Pullback,
-    TapeError,
-    Variable,
-    defvjp_joint,
-    dtype,
-    is_finished,
-    plain,
-    primitive,
-    recording,
-    sealed,
-    shape,
-    sweep,
-)
+from tape.core import Pullback, defvjp_joint, is_finished, primitive, recording, sealed, sweep
 from tape.nested import flatten, is_leaf, matched
+from tape.variable import Array, TapeError, Variable, dtype, plain, shape
 
 Argnums = int | tuple[int, ...]
 

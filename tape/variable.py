@@ -18,8 +18,13 @@ class TapeError(TypeError):
     """A request that cannot be answered correctly; the message says what to write instead."""
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise TapeError(f"{what} is not possible on a tape variable: {instead}")
+def _refused(what: str, instead: str) -> Callable[..., NoReturn]:
+    """A method of a variable that raises and says what to write instead (TAPE-11)."""
+
+    def refuse(self: Variable, *_: object, **__: object) -> NoReturn:
+        raise TapeError(f"{what} is not possible on a tape variable: {instead}")
+
+    return refuse
 
 
 class Variable:
@@ -36,9 +41,8 @@ class Variable:
     """
 
     __slots__ = ("index", "tape", "value")
-    __array_ufunc__ = (
-        None  # array + variable comes to __radd__; a ufunc call is refused by NumPy itself
-    )
+    # array + variable comes to __radd__; a ufunc call is refused by NumPy itself
+    __array_ufunc__ = None
 
     def __init__(self, value: Array, tape: Tape, index: int) -> None:
         self.value = value
@@ -76,76 +80,38 @@ class Variable:
     def __repr__(self) -> str:
         return f"Variable(shape={self.shape}, dtype={self.dtype}, level={self.tape.level})"
 
-    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-        _refuse("a NumPy function or np.asarray", "use the function of the same name in tape.ops")
-
     def __array_function__(self, function: Callable[..., Any], *_: object) -> NoReturn:
         name = function.__name__
-        _refuse(f"np.{name}", f"use tape.ops.{name}, or compose it of functions of tape.ops")
+        instead = f"use tape.ops.{name}, or compose it of functions of tape.ops"
+        _refused(f"np.{name}", instead)(self)
 
-    def __bool__(self) -> NoReturn:
-        _refuse(
-            "truth value (if, while, and, or, not)", "branch on a plain array, or use ops.where"
-        )
+    __array__ = _refused(
+        "a NumPy function or np.asarray", "use the function of the same name in tape.ops"
+    )
+    __bool__ = _refused(
+        "truth value (if, while, and, or, not)", "branch on a plain array, or use ops.where"
+    )
+    __float__ = _refused("float()", "keep it a variable; math functions are in tape.ops")
+    __int__ = _refused("int()", "an integer has no derivative; compute it from plain arrays")
+    __complex__ = _refused(
+        "complex()", "keep it a variable; every function of tape.ops takes complex arrays"
+    )
+    __index__ = _refused("use as an index", "compute indices from plain arrays")
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused(
+        "comparison",
+        "use ops.less, ops.greater or ops.equal, which compare real parts and give plain booleans",
+    )
+    __contains__ = _refused("in", "use ops.equal, which gives plain booleans")
+    __hash__ = _refused("use as a key or in a set", "use a name or a position as the key")
+    __setitem__ = _refused(
+        "assignment to an element", "build a new array with ops.where, ops.concatenate or ops.stack"
+    )
+    __copy__ = __deepcopy__ = __reduce_ex__ = _refused(
+        "copy or pickle", "variables belong to one differentiation; copy plain arrays"
+    )
 
-    def __float__(self) -> NoReturn:
-        _refuse("float()", "keep it a variable; math functions are in tape.ops")
-
-    def __int__(self) -> NoReturn:
-        _refuse("int()", "an integer has no derivative; compute it from plain arrays")
-
-    def __complex__(self) -> NoReturn:
-        _refuse("complex()", "keep it a variable; every function of tape.ops takes complex arrays")
-
-    def __index__(self) -> NoReturn:
-        _refuse("use as an index", "compute indices from plain arrays")
-
-    def __hash__(self) -> NoReturn:
-        _refuse("use as a key or in a set", "use a name or a position as the key")
-
-    def _compare(self, other: object) -> NoReturn:
-        _refuse(
-            "comparison",
-            (
-                "use ops.less, ops.greater or ops.equal, which compare real parts and give plain "
-                "booleans"
-            ),
-        )
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
-
-    def __contains__(self, item: object) -> NoReturn:
-        _refuse("in", "use ops.equal, which gives plain booleans")
-
-    def __setitem__(self, key: object, value: object) -> NoReturn:
-        _refuse(
-            "assignment to an element",
-            "build a new array with ops.where, ops.concatenate or ops.stack",
-        )
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        _refuse("copy or pickle", "variables belong to one differentiation; copy plain arrays")
-
-    def __copy__(self) -> NoReturn:
-        self.__deepcopy__(None)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        self.__deepcopy__(None)
-
-    # Arithmetic: `tape.ops` sets these to the recorded ops of the same name.
-    __add__: Any
-    __radd__: Any
-    __sub__: Any
-    __rsub__: Any
-    __mul__: Any
-    __rmul__: Any
-    __truediv__: Any
-    __rtruediv__: Any
-    __pow__: Any
-    __rpow__: Any
+    # `tape.ops` sets these, and the operators of two arrays, to the recorded ops.
     __neg__: Any
-    __matmul__: Any
-    __rmatmul__: Any
     __getitem__: Any
     swapaxes: Any
     T: Any

@@ -23,8 +23,8 @@ import numpy as np
 
 from atlas_ref.messages import install
 from tape import constants
-from tape.core import Array, plain
 from tape.nested import is_leaf
+from tape.variable import Array, plain
 
 __all__ = [
     "Backend",

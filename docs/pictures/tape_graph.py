@@ -15,7 +15,8 @@ from atlas_ref.conventions import resolve
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import delta
 from docs.pictures import style
-from tape.core import plain, recording
+from tape.core import recording
+from tape.variable import plain
 
 WIDE, HIGH, BOX, TALL = 176, 58, 150, 34
 

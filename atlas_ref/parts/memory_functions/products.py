@@ -10,8 +10,9 @@ import numpy as np
 
 from atlas_ref.types import Array
 from tape import ops
-from tape.core import defvjp, plain, primitive
+from tape.core import defvjp, primitive
 from tape.shapes import fitted
+from tape.variable import plain
 
 
 def rows(W: Array, x: Array) -> Array:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import backend
-from tape.core import defvjp, plain, primitive
+from tape.core import defvjp, primitive
+from tape.variable import plain
 
 #: Module -> the functions that compute, as users call them.
 COMPUTING = {
