@@ -29,10 +29,7 @@ KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
 def register(
     array_type: type, move: Callable[[np.ndarray[Any, Any]], Any], device: Callable[[], int] = int
 ) -> None:
-    """Register the mover of an array type, and the function that names its current device.
-
-    Copies by earlier movers are dropped.
-    """
+    """Register the mover of a type and the function of its device; drop copies by earlier ones."""
     _movers[array_type] = move, device
     _kept.cache_clear()
 
@@ -54,10 +51,7 @@ def beside(constant: Any, *others: Array) -> Any:
 
 @contextlib.contextmanager
 def held() -> Iterator[list[Any]]:
-    """All constants that are used until the end of the block.
-
-    They are for a caller that needs them for longer than the cache holds them.
-    """
+    """All constants used until the end of the block, for a need longer than the cache's."""
     constants: list[Any] = []
     _holding.append(constants)
     try:
@@ -68,10 +62,9 @@ def held() -> Iterator[list[Any]]:
 
 def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
     move, device = _movers[to]
-    large = constant.nbytes > KEPT_BYTES
     array = (
         move(constant)
-        if large
+        if constant.nbytes > KEPT_BYTES
         else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
     )
     for each in _holding:

@@ -33,9 +33,6 @@ def norm(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     return where(zero, 0.0, sqrt(where(zero, 1.0, squares)))
 
 
-# -- softmax ---------------------------------------------------------------------------------------
-
-
 def softmax(x: Array, axis: Axes = -1) -> Array:
     """exp(x) / sum(exp(x)) along `axis`, with the largest real part subtracted first."""
     e = exp(x - np.max(np.real(plain(x)), axis=axis, keepdims=True))
@@ -46,10 +43,9 @@ def softmax(x: Array, axis: Axes = -1) -> Array:
 def _logsumexp(x: Array, axis: Axes) -> Array:
     """log(sum(exp(x))) as top + log(m) + log1p(rest / m), for m entries at the top.
 
-    The rest is the sum of exp(x - top) over the other entries.
-
-    An entry at the top counts as 1 + expm1(x - top), so that a small rest keeps its relative
-    precision, and so does a complex step.
+    The rest is the sum of exp(x - top) over the other entries. An entry at the top counts as
+    1 + expm1(x - top), so that a small rest keeps its relative precision, and so does a complex
+    step.
     """
     top = np.max(np.real(x), axis=axis, keepdims=True)
     peak = np.real(x) == top
@@ -66,8 +62,6 @@ def logsumexp(x: Array, axis: Axes = -1, keepdims: bool = False) -> Array:
     y = _logsumexp(x, axis=axis)
     return y if keepdims else squeeze(y, axis)
 
-
-# -- products --------------------------------------------------------------------------------------
 
 matmul = primitive(np.matmul, kind=Binary)
 
@@ -105,9 +99,6 @@ def outer(a: Array, b: Array) -> Array:
     return expand_dims(a, -1) * expand_dims(b, -2)
 
 
-# -- triangular solve ------------------------------------------------------------------------------
-
-
 @primitive
 def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
     n = a.shape[-1]
@@ -137,13 +128,11 @@ defvjp(_solve_triangular, _solved_matrix, _solved_right)
 
 
 def solve_triangular(a: Array, b: Array, lower: bool = True, unit: bool = False) -> Array:
-    """Solve a x = b by substitution over rows, batched.
+    """Solve a x = b by substitution over rows, batched: a (..., n, n), b (..., n, m).
 
     Args:
-        a (..., n, n): triangular; the other triangle, and the diagonal when `unit`, is not read.
-        b (..., n, m): right-hand sides.
-        lower: which triangle.
-        unit: whether the diagonal is taken as ones.
+        lower: which triangle of a; the other one is not read.
+        unit: whether the diagonal is taken as ones, and not read.
 
     Raises:
         TapeError: a that is not square, or b with another number of rows.
@@ -158,9 +147,6 @@ def _check_system(name: str, a: Array, b: Array) -> None:
             f"ops.{name}: a {shape(a)} must be square and match the rows of b "
             f"{shape(b)}; write b as (..., n, m)"
         )
-
-
-# -- solve -----------------------------------------------------------------------------------------
 
 
 @primitive
@@ -184,26 +170,18 @@ def _solved_one_by_one(a: Array, b: Array) -> Array:
     return x
 
 
-def _dense_matrix(y: Array, a: Array, b: Array) -> Pullback:
-    return fitted(a, lambda g: -(solve(_mT(a), g) @ _mT(y)))
-
-
-def _dense_right(y: Array, a: Array, b: Array) -> Pullback:
-    return fitted(b, lambda g: solve(_mT(a), g))
-
-
-defvjp(_solve, _dense_matrix, _dense_right)
+defvjp(
+    _solve,
+    lambda y, a, b: fitted(a, lambda g: -(solve(_mT(a), g) @ _mT(y))),
+    lambda y, a, b: fitted(b, lambda g: solve(_mT(a), g)),
+)
 
 
 def solve(a: Array, b: Array) -> Array:
-    """Solve a x = b by elimination with row exchanges, batched.
+    """Solve a x = b by elimination with row exchanges, batched: a (..., n, n), b (..., n, m).
 
     Formats narrower than float32 are solved in float32. The solution of a singular matrix is
     NaN, and with CuPy not finite.
-
-    Args:
-        a (..., n, n): matrices.
-        b (..., n, m): right-hand sides.
 
     Raises:
         TapeError: a that is not square, or b with another number of rows.

@@ -7,9 +7,7 @@ a loop over the list from its end; there is no graph search and no recursion lim
 Tapes nest. An op belongs to the innermost tape among its arguments and computes on values one level
 down, which may be variables of an outer tape. A gradient of a gradient therefore needs no flag.
 
-Specified in specs/tape.md.
-
-Order, levels and plain arrays: TAPE-1 to TAPE-3, TAPE-5.
+Specified in specs/tape.md: order, levels and plain arrays, TAPE-1 to TAPE-3, TAPE-5.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
@@ -44,12 +43,13 @@ class Fresh(tuple[Array | None, ...]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Tape:
     """One Wengert list.
 
     Attributes:
-        entries: for each variable its edges to its parents; an input has none.
         level: nesting depth, 1 for the outermost open tape.
+        entries: for each variable its edges to its parents; an input has none.
         guard: called with (op name, arguments one level down, value) before an entry is appended;
             None while the tape simply records.
         prints: in checking mode, (op name, argument position or -1, array, fingerprint) of all that
@@ -57,19 +57,34 @@ class Tape:
         thread: the thread that records; another one would lose or misplace entries.
     """
 
-    __slots__ = ("entries", "guard", "level", "prints", "thread")
-
-    def __init__(self, level: int) -> None:
-        self.entries: list[Sequence[Edge]] = []
-        self.level = level
-        self.guard: Guard | None = None
-        self.prints: list[tuple[str, int, np.ndarray[Any, Any], int]] = []
-        self.thread = get_ident()
+    level: int
+    entries: list[Sequence[Edge]] = field(default_factory=list)
+    guard: Guard | None = None
+    prints: list[tuple[str, int, np.ndarray[Any, Any], int]] = field(default_factory=list)
+    thread: int = field(default_factory=get_ident)
 
     def variable(self, value: Array) -> Variable:
         """Append an input, an entry without parents."""
         self.entries.append(())
         return Variable(value, self, len(self.entries) - 1)
+
+    def print_all(self, name: str, args: Sequence[Array], value: Array) -> None:
+        """Keep the fingerprints of a record; the guard of checking mode."""
+        for position, argument in [*enumerate(args), (-1, value)]:
+            # a key of an index may be a tuple
+            for array in argument if isinstance(argument, tuple) else (argument,):
+                if isinstance(array, np.ndarray):
+                    self.prints.append((name, position, array, hash(array.tobytes())))
+
+    def verify(self) -> None:
+        """Refuse a sweep after an array of a record was changed."""
+        for name, position, array, fingerprint in self.prints:
+            if hash(array.tobytes()) != fingerprint:
+                which = "the result" if position < 0 else f"argument {position}"
+                raise TapeError(
+                    f"ops.{name}: {which}, shape {array.shape}, was changed after it was "
+                    "recorded; pass a copy"
+                )
 
 
 class _Open(threading.local):
@@ -97,13 +112,10 @@ def is_finished(tape: Tape) -> bool:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Tape]:
-    """Open a tape one level above those already open; once closed, its variables are refused.
-
-    Source: TAPE-18.
-    """
+    """Open a tape one level above the others; once closed, its variables are refused (TAPE-18)."""
     tape = Tape(_open.tapes[-1].level + 1 if _open.tapes else 1)
     if _open.checking:
-        tape.guard = _fingerprinter(tape)
+        tape.guard = tape.print_all
     _open.tapes.append(tape)
     try:
         yield tape
@@ -131,10 +143,7 @@ def sealed(reason: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def checking() -> Iterator[None]:
-    """Checking mode: an array that changes between its record and the backward sweep is an error.
-
-    Source: TAPE-12.
-    """
+    """Refuse a sweep after an array that was recorded inside has changed (TAPE-12)."""
     before, _open.checking = _open.checking, True
     try:
         yield
@@ -142,33 +151,12 @@ def checking() -> Iterator[None]:
         _open.checking = before
 
 
-def _fingerprinter(tape: Tape) -> Guard:
-    def note(name: str, args: Sequence[Array], value: Array) -> None:
-        for position, argument in [*enumerate(args), (-1, value)]:
-            # a key of an index may be a tuple
-            for array in argument if isinstance(argument, tuple) else (argument,):
-                if isinstance(array, np.ndarray):
-                    tape.prints.append((name, position, array, hash(array.tobytes())))
-
-    return note
-
-
-def _verify(tape: Tape) -> None:
-    for name, position, array, fingerprint in tape.prints:
-        if hash(array.tobytes()) != fingerprint:
-            which = "the result" if position < 0 else f"argument {position}"
-            raise TapeError(
-                f"ops.{name}: {which}, shape {array.shape}, was changed after it was "
-                "recorded; pass a copy"
-            )
-
-
 class Op:
     """A function that records itself when an argument is a variable.
 
     On plain arrays it is the function it wraps. Its rules are two-stage: `rule(value, *args,
     **settings)` runs at record time, picks what to keep, and returns the pullback. Pullbacks are
-    written in ops, so they can be differentiated again.
+    written in operators and ops, never in NumPy, so they can be differentiated again.
     """
 
     def __init__(self, function: Callable[..., Array], name: str) -> None:
@@ -182,30 +170,22 @@ class Op:
         return f"ops.{self.__name__}"
 
     def __call__(self, *args: Array, **settings: Any) -> Array:
-        """The value on plain arrays, or on variables, recorded with the outer stage of each rule.
-
-        Source: TAPE-4.
-        """
+        """The value; with a variable it is recorded, by the outer stage of each rule (TAPE-4)."""
         tape: Tape | None = None
         for a in args:
-            if type(a) is Variable and (
-                tape is None or (a.tape is not tape and a.tape.level > tape.level)
-            ):
+            if type(a) is Variable and (tape is None or a.tape.level > tape.level):
                 tape = a.tape
         if tape is None:
             return self.function(*args, **settings)
         down = list(args)
-        own: list[tuple[int, int]] = []  # (position, index) of the arguments on this tape
+        parents: list[int | None] = [None] * len(args)  # indices of the arguments on this tape
         outer = False  # whether a variable of an outer tape remains one level down
         for position, a in enumerate(args):
             if type(a) is Variable:
                 if a.tape is tape:
-                    own.append((position, a.index))
+                    parents[position] = a.index
                     down[position] = a = a.value
-                    if type(a) is Variable:
-                        outer = True
-                else:
-                    outer = True
+                outer = outer or type(a) is Variable
         value = self(*down, **settings) if outer else self.function(*down, **settings)
         if type(value) is Variable and not outer:
             raise TapeError(
@@ -220,18 +200,14 @@ class Op:
                 "differentiation in that thread"
             )
         edges: list[Edge] = []
-        if self.joint is None:
-            rules = self.rules
-            for position, index in own:
-                edges.append((index, rules[position](value, *down, **settings)))
-        else:
-            parents: list[int | None] = [None] * len(args)
-            for position, index in own:
-                parents[position] = index
+        if self.joint is not None:
             edges.append((tuple(parents), self.joint(value, *down, **settings)))
-        entries = tape.entries
-        entries.append(edges)
-        return Variable(value, tape, len(entries) - 1)
+        else:
+            for position, parent in enumerate(parents):
+                if parent is not None:
+                    edges.append((parent, self.rules[position](value, *down, **settings)))
+        tape.entries.append(edges)
+        return Variable(value, tape, len(tape.entries) - 1)
 
 
 class Unary(Op):
@@ -320,8 +296,7 @@ def sweep(
     for all values (TAPE-7). Cotangents are never changed in place: an array may be the cotangent
     of several entries, or the caller's.
     """
-    if tape.prints:
-        _verify(tape)
+    tape.verify()
     entries = tape.entries
     top = max(seeds, default=-1)
     cotangent: list[Array | None] = [None] * (top + 1)

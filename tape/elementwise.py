@@ -10,7 +10,7 @@ import numpy as np
 
 from tape.constants import beside
 from tape.core import Binary, Op, Pullback, Unary, defvjp, primitive
-from tape.shapes import astype, fitted, unbroadcast, zeros_like
+from tape.shapes import astype, unbroadcast, zeros_like
 from tape.variable import Array, dtype, plain, shape
 
 __all__ = ["add", "subtract", "multiply", "divide", "negative", "power"]
@@ -20,8 +20,6 @@ __all__ += ["less", "greater", "equal", "where", "maximum", "minimum", "absolute
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
-
-# -- arithmetic ------------------------------------------------------------------------------------
 
 # Python's operators and not NumPy's functions, since an op records what the expression would
 # compute: of two Python numbers a Python number, which keeps the dtype of the arrays it meets.
@@ -37,31 +35,27 @@ def _identity(g: Array) -> Array:
     return g
 
 
-def _added(y: Array, target: tuple[int, ...]) -> Pullback:
-    return _identity if target == shape(y) else lambda g: unbroadcast(g, target)
+def _spread(y: Array, x: Array, pullback: Pullback) -> Pullback:
+    """The pullback of an entry of y, followed by `unbroadcast` only where x was repeated."""
+    target = shape(x)
+    return pullback if target == shape(y) else lambda g: unbroadcast(pullback(g), target)
 
 
-def _subtracted(y: Array, target: tuple[int, ...]) -> Pullback:
-    return (lambda g: -g) if target == shape(y) else lambda g: unbroadcast(-g, target)
-
-
-def _multiplied(y: Array, factor: Array, target: tuple[int, ...]) -> Pullback:
-    return (
-        (lambda g: g * factor) if target == shape(y) else lambda g: unbroadcast(g * factor, target)
-    )
-
-
-defvjp(add, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _added(y, shape(b)))
-defvjp(subtract, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _subtracted(y, shape(b)))
+defvjp(add, lambda y, a, b: _spread(y, a, _identity), lambda y, a, b: _spread(y, b, _identity))
+defvjp(
+    subtract,
+    lambda y, a, b: _spread(y, a, _identity),
+    lambda y, a, b: _spread(y, b, operator.neg),
+)
 defvjp(
     multiply,
-    lambda y, a, b: _multiplied(y, b, shape(a)),
-    lambda y, a, b: _multiplied(y, a, shape(b)),
+    lambda y, a, b: _spread(y, a, lambda g: g * b),
+    lambda y, a, b: _spread(y, b, lambda g: g * a),
 )
 defvjp(
     divide,
-    lambda y, a, b: fitted(a, lambda g: g / b),
-    lambda y, a, b: fitted(b, lambda g: -(g * y) / b),
+    lambda y, a, b: _spread(y, a, lambda g: g / b),
+    lambda y, a, b: _spread(y, b, lambda g: -(g * y) / b),
 )
 defvjp(negative, lambda y, a: lambda g: -g)
 
@@ -91,8 +85,6 @@ def _exponent(y: Array, a: Array, p: Array) -> Pullback:
 
 
 defvjp(power, _base, _exponent)
-
-# -- elementary functions --------------------------------------------------------------------------
 
 square: Op = primitive(np.square, kind=Unary)
 sqrt: Op = primitive(np.sqrt, kind=Unary)
@@ -167,9 +159,6 @@ def elu(x: Array) -> Array:
     return where(positive, x, expm1(where(positive, 0.0, x)))
 
 
-# -- choices, by real parts ------------------------------------------------------------------------
-
-
 def _real(x: Array) -> Array:
     return np.real(plain(x))
 
@@ -201,8 +190,8 @@ def where(condition: Array, a: Array, b: Array) -> Array:
 defvjp(
     where,
     None,
-    lambda y, condition, a, b: fitted(a, lambda g: where(condition, g, 0.0)),
-    lambda y, condition, a, b: fitted(b, lambda g: where(condition, 0.0, g)),
+    lambda y, condition, a, b: _spread(y, a, lambda g: where(condition, g, 0.0)),
+    lambda y, condition, a, b: _spread(y, b, lambda g: where(condition, 0.0, g)),
 )
 
 

@@ -90,27 +90,21 @@ def _walk(
     if names is not None:
         names = (*names, *(tree.model_extra or ()))
         fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
-        return lambda new: kind.model_construct(
-            **{name: build(new) for name, build in fields.items()}
-        )
+        return lambda new: kind.model_construct(**{name: of(new) for name, of in fields.items()})
     if isinstance(tree, dict):
         inner = {key: part(value, f"[{key!r}]") for key, value in tree.items()}
         return lambda new: {key: build(new) for key, build in inner.items()}
     if isinstance(tree, tuple | list):
         each = [part(value, f"[{i}]") for i, value in enumerate(tree)]
-        if hasattr(tree, "_fields"):
-            return lambda new: kind(*[build(new) for build in each])
-        return lambda new: kind([build(new) for build in each])
+        make = (lambda parts: kind(*parts)) if hasattr(tree, "_fields") else kind
+        return lambda new: make([build(new) for build in each])
     # an array of integers is never a setting
     counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
     if strict or counts:
+        dtype = getattr(tree, "dtype", None)
+        found = f"{tree!r} of type {kind.__name__}" if dtype is None else f"an array of {dtype}"
         raise TapeError(
-            f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, "
+            f"{where}{path}: {found} has no derivative; write it as a float (1.0, "
             "array.astype(float))"
         )
     return lambda new: tree
-
-
-def _describe(x: Any) -> str:
-    kind = getattr(x, "dtype", None)
-    return f"an array of {kind}" if kind is not None else f"{x!r} of type {type(x).__name__}"

@@ -24,12 +24,9 @@ def opaque(
 ) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
-    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first
-    derivative the sweep calls `backward`. Where a second derivative needs the inside - for an
-    argument of two levels, or a cotangent that is a variable - `plain` is recorded op by op
-    instead, so no derivative is cut.
-
-    The value is an array or a tuple of arrays.
+    Its value is an array or a tuple of arrays. In a first derivative the sweep calls `backward`.
+    Where a second derivative needs the inside - for an argument of two levels, or a cotangent that
+    is a variable - `plain` is recorded op by op instead, so no derivative is cut.
 
     Args:
         plain: the same function written in tape ops: the truth that a test ties `backward` to.
@@ -37,8 +34,8 @@ def opaque(
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None
             for a constant. For a tuple the cotangent is a tuple, with None where nothing depends on
             that array.
-        value: the value of `forward` alone, where `forward` keeps more for the backward than the
-            value needs.
+        value: the value of `forward` alone on raw arrays, where `forward` keeps more for the
+            backward than the value needs.
         fresh: whether every cotangent of `backward` is a writable array of its own, which nothing
             else holds or reads. Then it may become a gradient as it is. Others are copied.
 
@@ -47,6 +44,7 @@ def opaque(
             another shape.
     """
     name = plain.__name__
+    alone = value or (lambda *arrays: forward(*arrays)[0])
     # residuals on their way from `run` to `rule`, which follows it in the same thread
     handed = threading.local()
 
@@ -63,25 +61,23 @@ def opaque(
 
         def pullback(g: Any) -> Any:
             if count is not None:
-                g = tuple(g.parts.get(place) for place in range(count))
+                g = tuple(g.get(place) for place in range(count))
             if any(type(each) is Variable for each in (g if count is not None else (g,))):
                 values, pulled = vjp(plain, *arrays)
                 return pulled(g if count is None else tuple(map(_or_zeros, g, values)))
-            g = _read_only(g)
-            cotangents = tuple(
-                _by_parts(backward, residuals, g)
-                if _is_complex(g) and not complex_value
-                else backward(residuals, g)
-            )
-            if len(cotangents) != len(shapes) or any(
-                c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)
+            g = _each(_read_only, g)
+            split = _is_complex(g) and not complex_value
+            found = _by_parts(backward, residuals, g) if split else backward(residuals, g)
+            cotangents = Fresh(found) if fresh else tuple(found)
+            sizes = [None if c is None else shape(c) for c in cotangents]
+            if len(sizes) != len(shapes) or any(
+                size not in (None, want) for size, want in zip(sizes, shapes, strict=True)
             ):
-                result_shapes = [None if c is None else shape(c) for c in cotangents]
                 raise TapeError(
-                    f"{name}: backward gave cotangents of shapes {result_shapes}; give one "
-                    f"per argument, of shapes {shapes}"
+                    f"{name}: backward gave cotangents of shapes {sizes}; give one per argument, "
+                    f"of shapes {shapes}"
                 )
-            return Fresh(cotangents) if fresh else cotangents
+            return cotangents
 
         return pullback
 
@@ -89,38 +85,28 @@ def opaque(
     defvjp_joint(op, rule)
 
     def block(*arrays: Array) -> Any:
-        levels = {a.tape.level for a in arrays if type(a) is Variable}
-        if not levels:
-            return forward(*arrays)[0] if value is None else value(*arrays)
-        if len(levels) > 1 or any(
-            type(a) is Variable and type(a.value) is Variable for a in arrays
-        ):
+        variables = [a for a in arrays if type(a) is Variable]
+        if not variables:
+            return alone(*arrays)
+        level = variables[0].tape.level
+        if any(a.tape.level != level or type(a.value) is Variable for a in variables):
             return plain(*arrays)
         result = op(*arrays)
-        return (
-            tuple(_pick(result, place=place) for place in range(len(result.value)))
-            if type(result.value) is tuple
-            else result
-        )
+        if type(result.value) is not tuple:
+            return result
+        return tuple(_pick(result, place=place) for place in range(len(result.value)))
 
     block.__name__ = name
     block.__doc__ = plain.__doc__
     return block
 
 
-class _Parts:
-    """Cotangents of some arrays of a tuple, while the sweep adds them up."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: dict[int, Array]) -> None:
-        self.parts = parts
+class _Parts(dict[int, Array]):
+    """Cotangents of some arrays of a tuple by their places, while the sweep adds them up."""
 
     def __add__(self, other: _Parts) -> _Parts:
-        both = dict(self.parts)
-        for place, g in other.parts.items():
-            both[place] = both[place] + g if place in both else g
-        return _Parts(both)
+        sums = {at: self[at] + g if at in self else g for at, g in other.items()}
+        return _Parts(self | sums)
 
 
 _pick = primitive(lambda values, place: values[place], "opaque")
@@ -129,9 +115,15 @@ defvjp(_pick, lambda y, values, place: lambda g: _Parts({place: g}))
 
 def _is_complex(values: Any) -> bool:
     """Whether an array, or one of a tuple, is complex."""
+    arrays = values if type(values) is tuple else (values,)
+    return any(getattr(getattr(a, "dtype", None), "kind", "") == "c" for a in arrays)
+
+
+def _each(function: Callable[[Array], Array], values: Any) -> Any:
+    """The function of an array, or of each array of a tuple that has one at that place."""
     if type(values) is tuple:
-        return any(_is_complex(each) for each in values)
-    return bool(getattr(getattr(values, "dtype", None), "kind", "") == "c")
+        return tuple(None if a is None else function(a) for a in values)
+    return function(values)
 
 
 def _by_parts(
@@ -142,16 +134,9 @@ def _by_parts(
 
     This holds since `backward` is linear. It may write into real arrays of its own.
     """
-
-    def part(of: Callable[[Any], Any]) -> Sequence[Array | None]:
-        return backward(
-            residuals,
-            tuple(None if each is None else of(each) for each in g) if type(g) is tuple else of(g),
-        )
-
+    real, imaginary = (backward(residuals, _each(part, g)) for part in (np.real, np.imag))
     return [
-        None if x is None or y is None else x + 1j * y
-        for x, y in zip(part(np.real), part(np.imag), strict=True)
+        None if x is None or y is None else x + 1j * y for x, y in zip(real, imaginary, strict=True)
     ]
 
 
@@ -159,10 +144,8 @@ def _or_zeros(g: Array | None, value: Array) -> Array:
     return zeros_like(value) if g is None else g
 
 
-def _read_only(g: Any) -> Any:
+def _read_only(g: Array) -> Array:
     """A view that refuses writing: other entries or the caller may own the cotangent."""
-    if type(g) is tuple:
-        return tuple(_read_only(each) for each in g)
     if isinstance(g, np.ndarray):
         g = g.view()
         g.flags.writeable = False

@@ -1,16 +1,13 @@
 """The ops: array functions that record themselves on a tape, and the operators of a variable.
 
-An op is two statements: the function on plain arrays and `defvjp` with one rule per argument. A
-rule is two-stage: its outer stage sees the value and the arguments, decides what to keep and
-returns the pullback. Pullbacks use operators and ops, never NumPy, so they can be differentiated
-again.
+An op is two statements: the function on plain arrays and `defvjp` with one rule per argument, as
+`tape.core.Op` describes. They are written in `shapes`, `elementwise` and `contractions`, whose
+`__all__` list them; this is where they are used from.
 
 Every op takes complex arrays and no rule conjugates: derivatives are those of the holomorphic
 extension, which is what makes the complex step exact (TAPE-13). Where an op must choose (maximum,
 absolute, where), it chooses by real parts. Functions follow their arrays: NumPy's dispatch hands
 CuPy arrays to CuPy.
-
-They are written in `shapes`, `elementwise` and `contractions`; this is where they are used from.
 
 The set of ops, and points without a derivative: TAPE-19, TAPE-20. Ops of other tapes: TAPE-22.
 """

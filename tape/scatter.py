@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from tape.variable import Array, Variable
 
 
+@dataclass(slots=True, eq=False)
 class Scatter:
     """The pullback of indexing, which adds the cotangent into a zero array at `key`.
 
@@ -22,17 +24,13 @@ class Scatter:
         scatter: the op (have or None, *cotangents, keys=, shape=, dtype=) -> their sum.
     """
 
-    __slots__ = ("dtype", "key", "scatter", "shape")
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], key: Any, scatter: Callable[..., Array]
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.key = key
-        self.scatter = scatter
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    key: Any
+    scatter: Callable[..., Array]
 
 
+@dataclass(slots=True, eq=False)
 class Collected:
     """The cotangent of an indexed array while the sweep adds to it, in the order of arrival.
 
@@ -40,13 +38,10 @@ class Collected:
     they wait, so that all of them become one entry of the outer tape.
     """
 
-    __slots__ = ("have", "like", "owned", "waiting")
-
-    def __init__(self, have: Array | None, like: Scatter) -> None:
-        self.have = have
-        self.like = like
-        self.owned = False  # whether nothing else holds the buffer `have`
-        self.waiting: list[tuple[Any, Array]] = []
+    have: Array | None
+    like: Scatter
+    owned: bool = False  # whether nothing else holds the buffer `have`
+    waiting: list[tuple[Any, Array]] = field(default_factory=list)
 
     def add(self, key: Any, g: Array) -> None:
         """Add a cotangent of x[key]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,6 @@ __all__ += ["tril", "triu", "transpose", "astype", "zeros_like", "ones_like", "s
 __all__ += ["index", "concatenate", "stack", "slide"]
 
 Axes = int | tuple[int, ...] | None
-
-# -- shapes ----------------------------------------------------------------------------------------
 
 
 @primitive
@@ -99,14 +98,9 @@ def _like(make: Any, x: Array, shape: tuple[int, ...] | None, **settings: Any) -
     For the shape () it is made with one entry, since CuPy takes an empty shape for none and keeps
     that of x.
     """
-    return (
-        make(x, shape=(1,), **settings).reshape(())
-        if shape == ()
-        else make(x, shape=shape, **settings)
-    )
-
-
-# -- sums ------------------------------------------------------------------------------------------
+    if shape == ():
+        return make(x, shape=(1,), **settings).reshape(())
+    return make(x, shape=shape, **settings)
 
 
 @primitive
@@ -152,12 +146,8 @@ def cumsum(x: Array, axis: int = -1) -> Array:
 
 defvjp(cumsum, lambda y, x, axis=-1: lambda g: flip(cumsum(flip(g, axis), axis), axis))
 
-# -- indexing --------------------------------------------------------------------------------------
 
-
-@primitive
-def _index(x: Array, key: Any) -> Array:
-    return x[key]
+_index = primitive(operator.getitem, "index")
 
 
 @primitive
@@ -185,11 +175,7 @@ def _scattered(
     return lambda g: (None if alone else g, *[index(g, key) for key in keys])
 
 
-def _indexed(y: Array, x: Array, key: Any) -> Scatter:
-    return Scatter(shape_of(x), dtype(x), key, _scatter)
-
-
-defvjp(_index, _indexed)
+defvjp(_index, lambda y, x, key: Scatter(shape_of(x), dtype(x), key, _scatter))
 defvjp_joint(_scatter, _scattered)
 
 
@@ -210,12 +196,7 @@ def index(x: Array, key: Any) -> Array:
     return _index(x, key)
 
 
-# -- joining ---------------------------------------------------------------------------------------
-
-
-@primitive
-def _concatenate(*arrays: Array, axis: int) -> Array:
-    return np.concatenate(arrays, axis=axis)
+_concatenate = primitive(lambda *arrays, axis: np.concatenate(arrays, axis=axis), "concatenate")
 
 
 def _concatenated(y: Array, *arrays: Array, axis: int) -> Pullback:
@@ -235,9 +216,7 @@ def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
     return _concatenate(*arrays, axis=axis)
 
 
-@primitive
-def _stack(*arrays: Array, axis: int) -> Array:
-    return np.stack(arrays, axis=axis)
+_stack = primitive(lambda *arrays, axis: np.stack(arrays, axis=axis), "stack")
 
 
 def _stacked(y: Array, *arrays: Array, axis: int) -> Pullback:

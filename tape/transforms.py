@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tape import ops
-from tape.core import Pullback, defvjp_joint, is_finished, primitive, recording, sealed, sweep
+from tape.core import defvjp_joint, is_finished, primitive, recording, sealed, sweep
 from tape.nested import flatten, is_leaf, matched
 from tape.variable import Array, TapeError, Variable, dtype, plain, shape
 
@@ -76,6 +76,12 @@ def _like(leaf: Array, g: Array | None, fresh: bool) -> Array:
     return gradient if shape(leaf) else gradient[()]
 
 
+def _require_array(value: Any, refusal: str) -> None:
+    """Refuse what is not one array; the text has the name of its type in place of {}."""
+    if not is_leaf(value):
+        raise TapeError(refusal.format(type(value).__name__))
+
+
 def value_and_grad(
     function: Callable[..., Array], argnums: Argnums = 0
 ) -> Callable[..., tuple[Array, Any]]:
@@ -110,11 +116,8 @@ def value_and_grad(
             return function(*full, **settings)
 
         value, pullback = vjp(chosen, *[args[position] for position in positions])
-        if not is_leaf(value):
-            raise TapeError(
-                f"grad: the function returned {type(value).__name__}, not one array; return "
-                "one number, or use vjp"
-            )
+        refusal = "grad: the function returned {}, not one array; return one number, or use vjp"
+        _require_array(value, refusal)
         if shape(value) != ():
             raise TapeError(
                 f"grad: the function returned shape {shape(value)}, not one number; sum it, "
@@ -129,26 +132,16 @@ def value_and_grad(
 def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., Any]:
     """x -> df/dx of a function whose value is one number (TAPE-8); see `value_and_grad`."""
     both = value_and_grad(function, argnums)
-
-    def gradient(*args: Any, **settings: Any) -> Any:
-        return both(*args, **settings)[1]
-
-    return gradient
+    return lambda *args, **settings: both(*args, **settings)[1]
 
 
 def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x).
-
-    Source: TAPE-8.
-    """
+    """x -> J[i..., j...] = d f(x)[i...] / d x[j...], by one sweep per entry of f(x) (TAPE-8)."""
 
     def matrix(x: Array) -> Array:
         value, pullback = vjp(function, x)
-        for name, tree in (("x", x), ("the value", value)):
-            if not is_leaf(tree):
-                raise TapeError(
-                    f"jacobian: {name} is a {type(tree).__name__}, not one array; use vjp"
-                )
+        _require_array(x, "jacobian: x is a {}, not one array; use vjp")
+        _require_array(value, "jacobian: the value is a {}, not one array; use vjp")
         rows = []
         for position in np.ndindex(*shape(value)):
             seed = ops.zeros_like(value)
@@ -198,6 +191,7 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
         "checkpoint: the function captured a tape variable; pass it as an argument, or its "
         "gradient would be lost"
     )
+    several = "checkpoint: the function returned {}; return one array, joined by ops.concatenate"
 
     def wrapped(*args: Any) -> Array:
         leaves, _, build = flatten(tuple(args))
@@ -210,18 +204,11 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
                 value = flat(*arrays)
             if type(value) is Variable:
                 raise TapeError(reason)
-            if not is_leaf(value):
-                raise TapeError(
-                    f"checkpoint: the function returned {type(value).__name__}; return one "
-                    "array, joined by ops.concatenate"
-                )
+            _require_array(value, several)
             return value
 
-        def rule(value: Array, *arrays: Array) -> Pullback:
-            return lambda g: vjp(flat, *arrays)[1](g)
-
         op = primitive(run, "checkpoint")
-        defvjp_joint(op, rule)
+        defvjp_joint(op, lambda value, *arrays: lambda g: vjp(flat, *arrays)[1](g))
         return op(*leaves)
 
     return wrapped

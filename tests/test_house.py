@@ -19,7 +19,8 @@ from atlas_ref.rules import FAMILY, RULES
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "atlas_ref").rglob("*.py"))
-DOCUMENTED = [*FILES, *sorted((ROOT / "tape").rglob("*.py"))]
+TAPE = sorted((ROOT / "tape").rglob("*.py"))
+DOCUMENTED = [*FILES, *TAPE]
 
 #: Where rules and other subjects of the oracle may be compared by name: the rules' own room, the
 #: axes that depend on them, the second implementation.
@@ -187,6 +188,13 @@ def test_the_root_of_the_package_has_at_most_five_modules() -> None:
 def test_a_file_has_at_most_400_lines() -> None:
     lines = {name(path): len(path.read_text().splitlines()) for path in FILES}
     assert {path: count for path, count in lines.items() if count > 400} == {}
+
+
+def test_the_tape_has_at_most_2000_lines() -> None:
+    """A tape that is read whole: code, docstrings and comments count, and so do blank lines."""
+    lines = {name(path): len(path.read_text().splitlines()) for path in TAPE}
+    assert {"tape/core.py", "tape/ops.py", "tape/transforms.py"} <= set(lines)
+    assert sum(lines.values()) <= 2000
 
 
 def summary(node: ast.AST) -> str:
