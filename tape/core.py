@@ -178,14 +178,15 @@ class Op:
         if tape is None:
             return self.function(*args, **settings)
         down = list(args)
-        parents: list[int | None] = [None] * len(args)  # indices of the arguments on this tape
+        own: dict[int, int] = {}  # position -> index of each argument on this tape
         outer = False  # whether a variable of an outer tape remains one level down
         for position, a in enumerate(args):
             if type(a) is Variable:
                 if a.tape is tape:
-                    parents[position] = a.index
+                    own[position] = a.index
                     down[position] = a = a.value
-                outer = outer or type(a) is Variable
+                if type(a) is Variable:
+                    outer = True
         value = self(*down, **settings) if outer else self.function(*down, **settings)
         if type(value) is Variable and not outer:
             raise TapeError(
@@ -200,12 +201,12 @@ class Op:
                 "differentiation in that thread"
             )
         edges: list[Edge] = []
-        if self.joint is not None:
-            edges.append((tuple(parents), self.joint(value, *down, **settings)))
+        if self.joint is None:
+            for position, index in own.items():
+                edges.append((index, self.rules[position](value, *down, **settings)))
         else:
-            for position, parent in enumerate(parents):
-                if parent is not None:
-                    edges.append((parent, self.rules[position](value, *down, **settings)))
+            parents = tuple([own.get(position) for position in range(len(args))])
+            edges.append((parents, self.joint(value, *down, **settings)))
         tape.entries.append(edges)
         return Variable(value, tape, len(tape.entries) - 1)
 

@@ -99,8 +99,7 @@ def _walk(
         make = (lambda parts: kind(*parts)) if hasattr(tree, "_fields") else kind
         return lambda new: make([build(new) for build in each])
     # an array of integers is never a setting
-    counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
-    if strict or counts:
+    if strict or (getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"):
         dtype = getattr(tree, "dtype", None)
         found = f"{tree!r} of type {kind.__name__}" if dtype is None else f"an array of {dtype}"
         raise TapeError(

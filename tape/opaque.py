@@ -66,13 +66,12 @@ def opaque(
                 values, pulled = vjp(plain, *arrays)
                 return pulled(g if count is None else tuple(map(_or_zeros, g, values)))
             g = _each(_read_only, g)
-            split = _is_complex(g) and not complex_value
+            split = not complex_value and _is_complex(g)
             found = _by_parts(backward, residuals, g) if split else backward(residuals, g)
             cotangents = Fresh(found) if fresh else tuple(found)
-            sizes = [None if c is None else shape(c) for c in cotangents]
-            if len(sizes) != len(shapes) or any(
-                size not in (None, want) for size, want in zip(sizes, shapes, strict=True)
-            ):
+            fits = [c is None or shape(c) == s for c, s in zip(cotangents, shapes, strict=False)]
+            if len(cotangents) != len(shapes) or not all(fits):
+                sizes = [None if c is None else shape(c) for c in cotangents]
                 raise TapeError(
                     f"{name}: backward gave cotangents of shapes {sizes}; give one per argument, "
                     f"of shapes {shapes}"
@@ -115,8 +114,9 @@ defvjp(_pick, lambda y, values, place: lambda g: _Parts({place: g}))
 
 def _is_complex(values: Any) -> bool:
     """Whether an array, or one of a tuple, is complex."""
-    arrays = values if type(values) is tuple else (values,)
-    return any(getattr(getattr(a, "dtype", None), "kind", "") == "c" for a in arrays)
+    if type(values) is tuple:
+        return any(map(_is_complex, values))
+    return bool(getattr(getattr(values, "dtype", None), "kind", "") == "c")
 
 
 def _each(function: Callable[[Array], Array], values: Any) -> Any:

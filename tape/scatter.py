@@ -21,7 +21,7 @@ class Scatter:
     Attributes:
         shape, dtype: of the array that was indexed.
         key: as it was indexed.
-        scatter: the op (have or None, *cotangents, keys=, shape=, dtype=) -> their sum.
+        scatter: the op (have or None, *cotangents, keys=, like=this) -> their sum.
     """
 
     shape: tuple[int, ...]
@@ -57,9 +57,7 @@ class Collected:
         if not self.waiting:
             return self.have
         keys, parts = zip(*self.waiting, strict=True)
-        return self.like.scatter(
-            self.have, *parts, keys=keys, shape=self.like.shape, dtype=self.like.dtype
-        )
+        return self.like.scatter(self.have, *parts, keys=keys, like=self.like)
 
     def __add__(self, part: Array) -> Array:
         return self.total() + part

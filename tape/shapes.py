@@ -151,16 +151,10 @@ _index = primitive(operator.getitem, "index")
 
 
 @primitive
-def _scatter(
-    have: Array | None,
-    *parts: Array,
-    keys: tuple[Any, ...],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-) -> Array:
+def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], like: Scatter) -> Array:
     """The sum of `have` and of zeros with each part added at its key; the transpose of indexing."""
     terms = parts if have is None else (have, *parts)
-    total = _like(np.zeros_like, parts[0], shape, dtype=np.result_type(dtype, *terms))
+    total = _like(np.zeros_like, parts[0], like.shape, dtype=np.result_type(like.dtype, *terms))
     if have is not None:
         total += have
     for key, part in zip(keys, parts, strict=True):

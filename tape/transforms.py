@@ -101,9 +101,11 @@ def value_and_grad(
                     f"grad: argnums {argnums} with {len(args)} positional arguments; name "
                     "each position from 0 once"
                 )
-            name = f"argument {position} of {len(args)}"
+            if is_leaf(args[position]):
+                continue
             # a refusal names the position as given
-            if not is_leaf(args[position]) and not flatten(args[position], name)[0]:
+            name = f"argument {position} of {len(args)}"
+            if not flatten(args[position], name)[0]:
                 raise TapeError(
                     f"grad: {name} is {type(args[position]).__name__} without a number to "
                     "differentiate by"
