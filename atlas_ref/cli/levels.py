@@ -44,6 +44,8 @@ def levels(
             f"{file}: rule {case.title}: {'is one memory already' if memory else 'has no levels'}; "
             f"rule {BLOCK} has levels"
         )
+    if why := SUBJECTS[BLOCK].why_nothing(case.header):
+        raise CaseError(f"{file}: rule {BLOCK}: {why}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

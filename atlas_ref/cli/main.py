@@ -185,6 +185,12 @@ def new(
         str | None, typer.Option(metavar="RULE,RULE,...|JSON", help="cms: the rule of each level")
     ] = None,
     combine: Annotated[str, typer.Option(help="cms: softmax or masked")] = "softmax",
+    nested: Annotated[
+        bool, typer.Option("--nested", help="cms: levels begin from the next slower one")
+    ] = False,
+    learned: Annotated[
+        bool, typer.Option("--learned", help="cms: gates of the tokens decide who writes")
+    ] = False,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -232,6 +238,8 @@ def new(
             first_step=first_step,
             levels=options.levels("--levels", levels),
             combine=combine,
+            nested=nested,
+            learned=learned,
             parameters=options.parameters(parameter),
         ),
         name=str(out),

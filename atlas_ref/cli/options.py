@@ -169,7 +169,7 @@ Without = Annotated[
         metavar="pulse,reset,rows",
         help="What your code does not have: cases with it are skipped and counted. Of pulse, "
         "reset, rows, heads, rectangular, state, history, resumed, span, window, weights, "
-        "momentum, logarithms, map, iterations, token, gradient.",
+        "momentum, logarithms, map, iterations, token, nested, learned, gradient.",
     ),
 ]
 

@@ -236,6 +236,8 @@ def _header_out(case: Case, after: Position) -> dict[str, Any]:
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute this case (CHUNK-20)."""
     if case.header.rule == BLOCK:
+        if why := block.form_refused(case.header, form, chunk):
+            raise CaseError(f"{case.name}: {why}")
         for number, part in enumerate(block.parts(case)):
             _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
         return

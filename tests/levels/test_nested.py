@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,81 +16,11 @@ from atlas_ref.levels import nested
 from atlas_ref.levels.pulse import Conductor
 from tape.check import complex_step
 from tape.nested import flatten
-from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, pieces, tensors_of
+from tests.support.blocks import MIXED, block, drawn, pieces
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
-from tests.truth import literal
-
-Array = np.ndarray[Any, Any]
+from tests.support.nested_blocks import NESTED, SPANS, in_loops
 
 LOOPS = reordered(1, amplification=1e7)  # Newton-Schulz, as in tests/rules/test_literal.py
-#: Levels of one shape of memory, in no order of their periods; 3 divides neither 4 nor 8.
-NESTED: tuple[dict[str, Any], ...] = (
-    {
-        "rule": "delta",
-        "period": 3,
-        "d_in": 3,
-        "convention": {"decay": "before_error", "read": "before"},
-    },
-    {"rule": "titans_lmm", "period": 1, "d_in": 3},
-    {"rule": "omega", "period": 8, "d_in": 3, "window": 3},
-    {"rule": "hebbian", "period": 4, "d_in": 3},
-)
-#: The same with what counts tokens: spans, and averages of momenta.
-SPANS: tuple[dict[str, Any], ...] = (
-    {**COUNTING[0], "period": 5, "d_in": 3},
-    {**COUNTING[1], "period": 1, "d_in": 3},
-    {**COUNTING[2], "period": 2, "d_in": 3},
-)
-
-
-def evaluated(spec: dict[str, Any], tensors: dict[str, Any]) -> dict[str, Any]:
-    """A level over some tokens, by plain loops."""
-    own = {key: value for key, value in spec.items() if key not in ("period", "d_in")}
-    found: dict[str, Any] = literal.evaluate({"schema": 1, "level": "token", **own}, tensors)
-    return found
-
-
-def in_loops(
-    specs: Sequence[dict[str, Any]],
-    params: cms.Params,
-    x: Array,
-    context: cms.Context,
-    *,
-    first: int = 0,
-    reset: Array | None = None,
-) -> tuple[Array, list[Array]]:
-    """Reads (B, H, T, d_out) and last memories: the loops of a level over each of its contexts."""
-    T, periods = x.shape[1], [spec["period"] for spec in specs]
-    active = countdown(periods, first, T)
-    order = sorted(range(len(specs)), key=lambda i: -periods[i])
-    reads: dict[int, Array] = {}
-    memory: dict[int, Any] = {}  # level -> for each token, and after the last, M at its start
-    for slower, i in zip([None, *order], order, strict=False):
-        starts = {0: context.origins[i].M}
-        if slower is not None:
-            starts |= {t: memory[slower][t] for t in range(1, T) if active[t - 1, slower]}
-        if reset is not None:
-            starts |= {int(t): context.origins[i].M for t in np.flatnonzero(reset)}
-        places = [*sorted(starts), T]
-        memory[i], pieces = [None] * (T + 1), []
-        for begin, end in itertools.pairwise(places):
-            memory[i][begin] = starts[begin]
-            for stop in range(begin + 1, end + 1):
-                tensors = {
-                    **tensors_of(params.levels[i]),
-                    "in/x": x[:, begin:stop],
-                    "in/active": active[begin:stop, i],
-                    "in/M0": starts[begin],
-                }
-                if hasattr(context.origins[i], "S"):
-                    tensors["in/S0"] = context.origins[i].S
-                found = evaluated(specs[i], tensors)
-                memory[i][stop] = found["out/M"]
-            pieces.append(found["out/y"])
-        reads[i] = np.concatenate(pieces, axis=2)
-    total = sum(math.exp(z) for z in params.logits)
-    y = sum(math.exp(z) / total * reads[i] for i, z in enumerate(params.logits))
-    return y, [memory[i][T] for i in range(len(specs))]
 
 
 @pytest.mark.clause("CMS-23")
@@ -103,11 +30,11 @@ def test_nested_levels_are_their_definition_in_loops(specs: Any, first: int) -> 
     own = block(specs, first_step=first)
     params, x, context = drawn(own, tokens=11, batch=1)
     for reset in (None, np.isin(np.arange(11), [5, 9])):
-        want, memories = in_loops(specs, params, x, context, first=first, reset=reset)
+        want, each = in_loops(specs, params, x, context, first=first, reset=reset)
         after, y = nested.run(nested.Config(block=own), params, x, context, reset=reset)
         assert_close("y", y, want, LOOPS)
         for i, state in enumerate(after.states):
-            assert_close(f"M of level {i}", state.M, memories[i], LOOPS)
+            assert_close(f"M of level {i}", state.M, each[i]["out/M"], LOOPS)
         assert after.conductor.step == first + 11
         _, apart = cms.run(own, params, x, context, reset=reset)
         assert_differs("levels apart", apart, want, 1e-3)

@@ -356,6 +356,60 @@ LEVELS = {
     "an unknown combination": Bad(
         "combine: must be 'softmax' or 'masked', found 'mean'", {"combine": "mean"}, {}, BLOCK
     ),
+    "nested for omega": Bad("nested: belongs to rule cms, this is omega", {"nested": False}),
+    "nested as a number": Bad("nested: must be a boolean, found 1", {"nested": 1}, {}, BLOCK),
+    "nested levels of one period": Bad(
+        "nested: at least two levels, each of another period, are needed, found periods 3, 3",
+        {"nested": True, "schedule": {"periods": [3, 3]}},
+        {},
+        BLOCK,
+    ),
+    "one nested level": Bad(
+        "nested: at least two levels, each of another period, are needed, found periods 1",
+        {"nested": True, "levels": [{"rule": "delta"}], "schedule": {"periods": [1]}},
+        {},
+        BLOCK,
+    ),
+    "nested levels under a learned schedule": Bad(
+        "nested: contexts begin by periods, and schedule.learned has gates in their place",
+        {"nested": True, "schedule": {"periods": [1, 3], "learned": {}}},
+        {},
+        BLOCK,
+    ),
+    "a learned schedule for one memory": Bad(
+        "schedule.learned: belongs to rule cms, whose levels differ in who writes; this is omega",
+        scheduled(learned={}),
+    ),
+    "a learned schedule that masks": Bad(
+        "combine: masked needs periods, under schedule.learned all levels are combined",
+        {"combine": "masked", "schedule": {"periods": [1, 3], "learned": {}}},
+        {},
+        BLOCK,
+    ),
+    "a threshold of 1": Bad(
+        "schedule.learned.threshold: must be less than 1, found 1",
+        {"schedule": {"periods": [1, 3], "learned": {"threshold": 1}}},
+        {},
+        BLOCK,
+    ),
+    "gates from a step below 0": Bad(
+        "schedule.learned.until: must be at least 0, found -1",
+        {"schedule": {"periods": [1, 3], "learned": {"until": -1}}},
+        {},
+        BLOCK,
+    ),
+    "an unknown key of a learned schedule": Bad(
+        "schedule.learned.gate: unknown key",
+        {"schedule": {"periods": [1, 3], "learned": {"gate": 1}}},
+        {},
+        BLOCK,
+    ),
+    "a schedule learned in a word": Bad(
+        "schedule.learned: must be an object, found true",
+        {"schedule": {"periods": [1, 3], "learned": True}},
+        {},
+        BLOCK,
+    ),
     "a level without a rule": Bad(
         "levels.1.rule: missing", {"levels": [{"rule": "delta"}, {}]}, {}, BLOCK
     ),

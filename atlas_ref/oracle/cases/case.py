@@ -35,6 +35,7 @@ from atlas_ref.oracle.cases.tensors import (
 )
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
+from atlas_ref.oracle.subjects.levels.schedule import with_schedule
 from atlas_ref.oracle.subjects.subject import BLOCK, frozen_tensors
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.rules import FAMILY, sequence
@@ -86,10 +87,9 @@ class Case(Frozen):
         """
         subject = SUBJECTS[self.header.rule]
         if subject.instead:
+            instead = subject.why_nothing(self.header) or subject.instead
             why = "does not take this rule" if subject.is_memory else "looks into one memory"
-            raise CaseError(
-                f"{self.name}: rule {self.header.rule}: {what} {why}; {subject.instead}"
-            )
+            raise CaseError(f"{self.name}: rule {self.header.rule}: {what} {why}; {instead}")
 
     @property
     def in_force(self) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     convention = resolve(header.convention, rule=header.rule, level=header.level)
     in_force = effective(convention, rule=header.rule)
     _check_convention(header, convention)
-    inputs = levels.with_schedule(header, inputs)
+    inputs = with_schedule(header, inputs)
     table, refused = legal(header, in_force, set(inputs))
     _check_names(header, inputs, table, refused)
     check_shapes(header, inputs, table)

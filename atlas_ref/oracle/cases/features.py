@@ -91,12 +91,17 @@ FEATURES: dict[str, Feature] = {
     "token": Feature(
         "tokens and parameters in place of keys", lambda case: case.header.level == "token"
     ),
+    "nested": Feature("contexts that begin from a slower level", lambda case: case.header.nested),
+    "learned": Feature(
+        "gates that decide which level writes",
+        lambda case: case.header.schedule is not None and case.header.schedule.learned is not None,
+    ),
     "gradient": Feature("a cotangent, which asks for gradients", _holds(*COTANGENTS)),
 }
 
 
 def features(case: Case) -> tuple[str, ...]:
-    """Names of the features that a case has; of a block, those of any level (SRC-21)."""
+    """Names of the features that a case has; of a block, those of any level too (SRC-21)."""
     if not case.supported:
         return ()
     own = SUBJECTS[case.header.rule].own
@@ -104,7 +109,7 @@ def features(case: Case) -> tuple[str, ...]:
         has = own.features(case)
         gradient = FEATURES["gradient"].is_of(case)
         return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
-    levels = parts(case)
+    levels = [case, *parts(case)]
     return tuple(
         name for name, each in FEATURES.items() if any(each.is_of(level) for level in levels)
     )

@@ -18,6 +18,7 @@ from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.levels import learned, nested
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     CHARACTERS,
@@ -57,6 +58,19 @@ else:
     ]
 
 
+class Learned(Frozen):
+    """Gates of the tokens that decide who writes, in place of periods (CASE-37)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="a level writes where its gate is above it"
+    )
+    until: Annotated[int, Field(ge=0)] = Field(
+        0, description="number of the first step at which gates decide"
+    )
+
+
 class Schedule(Frozen):
     """When levels write (CASE-30)."""
 
@@ -71,6 +85,7 @@ class Schedule(Frozen):
     first_step: Annotated[int, Field(ge=0)] = Field(
         0, description="number of the first token's step"
     )
+    learned: Learned | None = Field(None, description="rule cms: gates decide who writes")
 
 
 class LevelHeader(Frozen):
@@ -128,6 +143,9 @@ class Header(Frozen):
     combine: Literal["softmax", "masked"] = Field(
         "softmax", description="rule cms: over which levels the weights of reads are normalised"
     )
+    nested: bool = Field(
+        False, description="rule cms: contexts of a level begin from the next slower one"
+    )
     parameters: dict[str, Any] | None = Field(
         None,
         description="rule layer: arguments of its constructor; rules deep_memory, tnt, dplr and "
@@ -162,9 +180,14 @@ class Header(Frozen):
         if self.rule == BLOCK:
             self._check_block()
             return self
-        for key in ("levels", "combine"):
+        for key in ("levels", "combine", "nested"):
             if key in self.model_fields_set:
                 raise ValueError(f"{key}: belongs to rule {BLOCK}, this is {self.rule}")
+        if self.schedule is not None and self.schedule.learned is not None:
+            raise ValueError(
+                f"schedule.learned: belongs to rule {BLOCK}, whose levels differ in who writes; "
+                f"this is {self.rule}"
+            )
         subject = SUBJECTS[self.rule]
         for key in OWN_KEYS.keys() - subject.keys.keys():
             if key in self.model_fields_set:
@@ -214,6 +237,10 @@ class Header(Frozen):
                 f"schedule.periods: {len(self.schedule.periods)} periods for "
                 f"{len(self.levels)} levels"
             )
+        if self.nested:
+            nested.check_header(self)
+        if self.schedule.learned is not None:
+            learned.check_header(self)
         if self.combine == "masked" and 1 not in self.schedule.periods:
             raise ValueError("combine: masked needs a level of period 1")
         for number in range(len(self.levels)):
@@ -223,13 +250,17 @@ class Header(Frozen):
                 raise ValueError(f"levels[{number}]: {first_problem(error)}") from None
 
     def of_level(self, number: int) -> Header:
-        """The header that one level of a block would have as a case of its own (CASE-31)."""
+        """The header that one level of a block would have as a case of its own (CASE-31).
+
+        Without a schedule where gates decide.
+        """
         assert self.levels is not None
         assert self.schedule is not None
         own = self.levels[number].model_dump(mode="json", exclude_unset=True)
-        schedule = {**self.schedule.model_dump(mode="json"), "level": number}
+        plain = self.schedule.model_dump(mode="json", exclude={"learned"})
+        periods = {} if self.schedule.learned else {"schedule": {**plain, "level": number}}
         return Header.model_validate_json(
-            json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule})
+            json.dumps({"schema": 1, "level": "token", **own, **periods})
         )
 
     def plain(self) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class Request(Frozen):
         features: d_phi of maps that leave it open.
         periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
             of rule cms those of all levels.
-        levels, combine: of rule cms: names of rules, or what a case says of each level.
+        levels, combine, nested: of rule cms: names of rules, or what a case says of each level.
+        learned: of rule cms: gates decide who writes.
         parameters: of rules deep_memory, tnt, dplr and recurrence, as a case has them.
     """
 
@@ -76,6 +77,8 @@ class Request(Frozen):
     first_step: int = 0
     levels: tuple[str | dict[str, Any], ...] = ()
     combine: str = "softmax"
+    nested: bool = False
+    learned: bool = False
     parameters: dict[str, Any] = {}
 
 

@@ -36,10 +36,15 @@ def schedule(request: Request, *, name: str) -> dict[str, Any]:
     Raises:
         CaseError: a request that says twice when the memory writes.
     """
-    if request.levels or request.combine != "softmax":
-        raise CaseError(
-            f"{name}: {'levels' if request.levels else 'combine'}: belongs to rule {BLOCK}"
-        )
+    of_block = {
+        "levels": bool(request.levels),
+        "combine": request.combine != "softmax",
+        "nested": request.nested,
+        "learned": request.learned,
+    }
+    for key, asked in of_block.items():
+        if asked:
+            raise CaseError(f"{name}: {key}: belongs to rule {BLOCK}")
     if not request.periods:
         if request.first_step or request.schedule_level:
             raise CaseError(
@@ -91,6 +96,10 @@ def block(
     fields["schedule"] = {"periods": list(periods), "first_step": request.first_step}
     if request.combine != "softmax":
         fields["combine"] = request.combine
+    if request.nested:
+        fields["nested"] = True
+    if request.learned:
+        fields["schedule"]["learned"] = {}
     parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
     shape = (request.batch, request.heads, request.tokens, request.d_out)
@@ -103,9 +112,28 @@ def block(
         tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
     if request.cotangent:
         tensors["in/y_bar"] = draw.standard_normal(shape)
+    if request.learned:
+        tensors |= _gates(draw, tensors["in/x"], len(settings))
     for number, own in enumerate(settings):
         tensors |= _level(request, own, number, new, f"{name}: levels[{number}]")
     return fields, tensors
+
+
+def _gates(draw: np.random.Generator, x: Array, levels: int) -> dict[str, Array]:
+    """Gates of a learned schedule that open at some tokens, none of them near the threshold.
+
+    The bias puts the threshold into the widest gap of the middle half of W_l x_t.
+    """
+    W = draw.standard_normal((levels, x.shape[-1]))
+    values = np.sort((x.reshape(-1, x.shape[-1]) @ W.T).T, axis=-1)  # (levels, rows)
+    rows = values.shape[-1]
+    if rows == 1:
+        return {"in/param/W_active": W, "in/param/b_active": 1.0 - values[:, 0]}
+    low = rows // 4
+    middle = values[:, low : max(rows - low, low + 2)]
+    at = np.argmax(np.diff(middle, axis=-1), axis=-1)[:, None]
+    edges = [np.take_along_axis(middle, at + i, axis=-1)[:, 0] for i in (0, 1)]
+    return {"in/param/W_active": W, "in/param/b_active": -(edges[0] + edges[1]) / 2.0}
 
 
 def _level(

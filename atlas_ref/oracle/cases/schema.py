@@ -20,6 +20,7 @@ from atlas_ref.oracle.cases.tensors import (
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.levels.learned import GATES
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, SEQUENCE_KEYS, Subject
 from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
@@ -138,12 +139,13 @@ def _contracts() -> list[dict[str, Any]]:
         recurrence_contract(keys),
         _when(
             {"rule": {"enum": list(FAMILY)}},
-            schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},
+            schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_of_one_level()}]},
         ),
         _when(
             {"rule": {"enum": [name for name in SUBJECTS if name not in (BLOCK, LAYER)]}},
             levels=False,
             combine=False,
+            nested=False,
         ),
         {
             **_when({"rule": {"const": BLOCK}}),
@@ -160,10 +162,27 @@ def _contracts() -> list[dict[str, Any]]:
         {
             **_when({"rule": {"const": BLOCK}, "combine": {"const": "masked"}}),
             "then": {
-                "properties": {"schedule": {"properties": {"periods": {"contains": {"const": 1}}}}}
+                "properties": {
+                    "schedule": {
+                        "properties": {
+                            "periods": {"contains": {"const": 1}},
+                            "learned": {"type": "null"},
+                        }
+                    }
+                }
             },
         },
+        _nested(),
     ]
+
+
+def _nested() -> dict[str, Any]:
+    """Constraint of nested levels: periods that differ, and no gates in their place (CASE-36)."""
+    periods = {"minItems": 2, "uniqueItems": True}
+    return _when(
+        {"rule": {"const": BLOCK}, "nested": {"const": True}},
+        schedule={"properties": {"periods": periods, "learned": {"type": "null"}}},
+    )
 
 
 def _without_tokens(subject: Subject) -> dict[str, Any]:
@@ -176,8 +195,8 @@ def _without_tokens(subject: Subject) -> dict[str, Any]:
     )
 
 
-def _integer_level() -> dict[str, Any]:
-    return {"properties": {"level": {"type": "integer"}}}
+def _of_one_level() -> dict[str, Any]:
+    return {"properties": {"level": {"type": "integer"}, "learned": {"type": "null"}}}
 
 
 def _plain_rules() -> dict[str, Any]:
@@ -245,6 +264,13 @@ def tensor_table() -> dict[str, dict[str, Any]]:
                 "need": need,
             }
     table["in/logits"] = {"level": "token", "rules": BLOCK, "axes": "k", "need": "yes"}
+    for name, axes in GATES.items():
+        table[name] = {
+            "level": "token",
+            "rules": BLOCK,
+            "axes": axes,
+            "need": "schedule.learned",
+        }
     for subject in SUBJECTS.values():
         for name, tensor in subject.tensors.items():
             if name in table:

@@ -1,28 +1,32 @@
-"""The subject cms: a block of frequency levels as the cases of its levels, and the schedule of one
-memory.
+"""The subject cms: a block of frequency levels as the cases of its levels.
 
-Written from the clauses (CASE-30 to CASE-33, PULSE-2, CMS-6, CMS-7), not from `atlas_ref.levels`,
-which knows nothing of cases.
+Written from the clauses (CASE-31 to CASE-33, CASE-36, CASE-37, CMS-6, CMS-7), not from
+`atlas_ref.levels`, which knows nothing of cases.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.conventions import resolve
+from atlas_ref.oracle.subjects.levels import learned, nested
+from atlas_ref.oracle.subjects.levels.calls import Call, Evaluate
+from atlas_ref.oracle.subjects.levels.schedule import active, check_step, with_schedule
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     LEVEL,
-    LONGEST,
     Legal,
     Position,
     Rounding,
     Subject,
+    phi_of,
 )
+from atlas_ref.parts import feature_maps
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array, bind_dims
 from tape import ops
 
@@ -31,48 +35,25 @@ SHARED = ("in/x", "in/reset")
 OWN = {"in/x": "B T d_model", "in/logits": "k", "in/reset": "T", "in/y_bar": "B H T d_out"}
 
 
-def active(schedule: Any, tokens: int) -> Array:
-    """Mask (T, k) of the tokens at which each level writes: step mod period is 0 (PULSE-2)."""
-    steps = schedule.first_step + np.arange(tokens)
-    return np.stack([steps % period == 0 for period in schedule.periods], axis=-1)
-
-
-def with_schedule(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs with `in/active` from the schedule of the case (CASE-30).
-
-    Raises:
-        ValueError: an `in/active` that says something else; a step that results could not name.
-    """
-    sequence = inputs.get("in/x" if header.level == "token" else "in/k")
-    if header.schedule is None or sequence is None or len(sequence.shape) < 2:
-        return dict(inputs)
-    if len(str(header.schedule.first_step + sequence.shape[-2])) > LONGEST:
-        step = header.schedule.first_step
-        raise ValueError(
-            f"schedule.first_step: {step}, the step after {sequence.shape[-2]} tokens has "
-            f"more than {LONGEST} digits"
-        )
-    mask = active(header.schedule, sequence.shape[-2])[:, header.schedule.level].astype(np.uint8)
-    file_mask = inputs.get("in/active")
-    if (
-        file_mask is not None
-        and file_mask.shape == mask.shape
-        and file_mask.dtype.kind in "bu"
-        and (file_mask != mask).any()
-    ):
-        t = int(np.argmax(file_mask != mask))
-        raise ValueError(
-            f"in/active: {int(file_mask[t])} at token {t}, where the schedule says {mask[t]}; "
-            "leave it out, or the schedule"
-        )
-    return {**inputs, "in/active": mask if file_mask is None else file_mask}
-
-
-# -- a block ---------------------------------------------------------------------------------------
-
-
 def count(header: Any) -> int:
     return len(header.levels or ())
+
+
+def own_axes(header: Any) -> dict[str, str]:
+    """Tensors that a block has beside those of its levels, and their axes (CASE-32, CASE-37)."""
+    gates = header.schedule is not None and header.schedule.learned is not None
+    return {**OWN, **(learned.GATES if gates else {})}
+
+
+def entangled(header: Any) -> str:
+    """Why no level of a block is a case of its own; "" where each is (CASE-33, CASE-36, CASE-37)."""
+    if header.rule != BLOCK or header.schedule is None:
+        return ""
+    if header.nested:
+        return "contexts of nested levels begin from each other, so none is a case of its own"
+    if header.schedule.learned is not None:
+        return "under schedule.learned each row writes at tokens of its own, which no case states"
+    return ""
 
 
 def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -104,6 +85,15 @@ def parts(case: Any) -> list[Any]:
     return cases
 
 
+def form_refused(header: Any, form: str, chunk: int | None) -> str:
+    """Why a block has no such form, whatever its levels have; "" where it may (CASE-37)."""
+    if header.schedule.learned is None or (form == "sequential" and chunk is None):
+        return ""
+    return (
+        f"form {form}: under schedule.learned each token is written alone, sequential computes it"
+    )
+
+
 def checked(
     header: Any, inputs: Mapping[str, Any], build: Callable[[Any, dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -121,6 +111,7 @@ def checked(
     _check_names(header, inputs)
     sizes: dict[str, Any] = {"k": (count(header), "levels")}
     tensors: dict[str, Any] = {}
+    columns: list[int] = []
     for number in range(count(header)):
         own = _checked_level(header, inputs, number, build)
         alone = {name: value for name, value in own.items() if name not in (*SHARED, "in/active")}
@@ -132,19 +123,39 @@ def checked(
             ("param/W_V", "H d_out d_model"),
         ):
             bind_dims(f"in/level{number}/{name}", own[f"in/{name}"].shape, axes, sizes)
-    shared = {name: inputs[name] for name in OWN if name in inputs}
+        columns.append(
+            feature_maps.d_phi(
+                header.levels[number].feature_map, own["in/param/W_K"].shape[-2], phi_of(own)
+            )
+        )
+    axes_of = own_axes(header)
+    shared = {name: inputs[name] for name in axes_of if name in inputs}
     for name, value in shared.items():
-        bind_dims(name, value.shape, OWN[name], sizes)
+        bind_dims(name, value.shape, axes_of[name], sizes)
     _check_alone(shared)
+    _check_together(header, columns, sizes["T"][0])
     return {**shared, **tensors}
 
 
+def _check_together(header: Any, columns: list[int], tokens: int) -> None:
+    """Check what levels must be that are nested, or that gates let write (CASE-36, CASE-37)."""
+    conventions = [
+        resolve(level.convention, rule=level.rule, level="token") for level in header.levels
+    ]
+    if header.nested:
+        nested.check_levels(conventions, columns)
+    if header.schedule.learned is not None:
+        check_step(header.schedule, tokens)
+        for number, convention in enumerate(conventions):
+            learned.check_level(number, FAMILY[header.levels[number].rule], convention)
+
+
 def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
-    last = count(header) - 1
+    last, own = count(header) - 1, own_axes(header)
     for name in inputs:
         level = LEVEL.match(name)
-        if name not in OWN and (level is None or level[2] not in map(str, range(count(header)))):
-            names = f"{', '.join(OWN)} and in/level0/... to in/level{last}/..."
+        if name not in own and (level is None or level[2] not in map(str, range(count(header)))):
+            names = f"{', '.join(own)} and in/level0/... to in/level{last}/..."
             raise ValueError(
                 f"{name}: unknown tensor for rule {BLOCK} with {last + 1} levels; it has {names}"
             )
@@ -153,9 +164,9 @@ def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
                 f"{name}: not part of this case: in/x, in/reset and in/y_bar are shared, the "
                 "schedule says who is active"
             )
-    for name in ("in/x", "in/logits"):
-        if name not in inputs:
-            raise ValueError(f"{name}: missing, axes ({', '.join(OWN[name].split())}) are needed")
+    for name in own:
+        if name not in inputs and name not in ("in/reset", "in/y_bar"):
+            raise ValueError(f"{name}: missing, axes ({', '.join(own[name].split())}) are needed")
 
 
 def _checked_level(
@@ -174,7 +185,7 @@ def _check_alone(shared: Mapping[str, Any]) -> None:
 
     The levels have checked the rest.
     """
-    for name in ("in/logits", "in/y_bar"):
+    for name in ("in/logits", "in/y_bar", *learned.GATES):
         if name not in shared:
             continue
         kind = shared[name].dtype.name
@@ -188,27 +199,59 @@ def _check_alone(shared: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: entries must be finite, found {numbers[at]} at {at}")
 
 
-def results(
-    inputs: Mapping[str, Array],
-    case: Any,
-    run: Callable[[Mapping[str, Array], Any, int], Mapping[str, Array]],
-) -> dict[str, Array]:
-    """`out/...` of a block: those of every level, and their reads combined (CASE-33).
+class Means(NamedTuple):
+    """How levels are computed: by their rules, or plainly.
 
-    Args:
-        run: results of one level as a case of its own.
+    Attributes:
+        level: over all tokens.
+        context: of nested levels.
+        document: under a learned schedule.
+        rounding: of a plain evaluation.
     """
-    reads: list[Array] = []
+
+    level: Evaluate
+    context: nested.Run
+    document: learned.Run
+    rounding: Rounding | None = None
+
+
+def results(
+    inputs: Mapping[str, Array], case: Any, by: Means
+) -> tuple[dict[str, Array], list[Position]]:
+    """`out/...` of a block, and where levels end in their spans (CASE-33).
+
+    The results are those of every level, and their reads combined.
+    """
     outputs: dict[str, Array] = {}
-    for number, part in enumerate(parts(case)):
-        out = run(inputs_of(case.header, inputs, number), part, number)
-        reads.append(out["out/y"])
+    found = _of_levels(inputs, case, by)
+    for number, (out, _) in enumerate(found):
         outputs |= {
             f"out/level{number}/{name.removeprefix('out/')}": value
             for name, value in out.items()
             if name != "out/y"
         }
-    return {"out/y": combined(case.header, inputs["in/logits"], reads), **outputs}
+    reads = [out["out/y"] for out, _ in found]
+    y = combined(case.header, inputs["in/logits"], reads)
+    return {"out/y": y, **outputs}, [position for _, position in found]
+
+
+def _of_levels(
+    inputs: Mapping[str, Array], case: Any, by: Means
+) -> list[tuple[dict[str, Array], Position]]:
+    """Results of each level: apart, nested, or where gates decide who writes."""
+    header = case.header
+    calls = [
+        Call(inputs_of(header, inputs, number), part) for number, part in enumerate(parts(case))
+    ]
+    if not entangled(header):
+        return [by.level(*call) for call in calls]
+    calls = [call.without("in/reset") for call in calls]
+    reset = case.inputs.get("in/reset")
+    if header.nested:
+        writes = active(header.schedule, calls[0].tokens)
+        return nested.results(calls, header.schedule.periods, writes, reset, by.context)
+    share = learned.shares(inputs, header.schedule, by.rounding)
+    return learned.results(calls, share, reset, by.document)
 
 
 def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
@@ -241,6 +284,11 @@ def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
     )
 
 
+def undecided(case: Any, dtype: str) -> str:
+    """Why results in a format have no verdict; "" where they have (CASE-37)."""
+    return "" if case.header.schedule.learned is None else learned.undecided(case, dtype)
+
+
 def subject(memory: Mapping[str, Subject]) -> Subject:
     """The subject of a block, from the subjects of its levels.
 
@@ -251,19 +299,19 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
     def evaluate(
         inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
     ) -> tuple[dict[str, Array], Position]:
-        positions: list[int | None] = []
+        def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
+            return memory[part.header.rule].evaluate(own, part, form, chunk)
 
-        def one(own: Mapping[str, Array], part: Any, number: int) -> dict[str, Array]:
-            out, position = memory[part.header.rule].evaluate(own, part, form, chunk)
-            positions.append(position if isinstance(position, int) else None)
-            return out
-
-        return results(inputs, case, one), positions
+        by = Means(one, nested.by_calls(one), learned.by_calls(one))
+        found, positions = results(inputs, case, by)
+        return found, [each if isinstance(each, int) else None for each in positions]
 
     def plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
-        return results(
-            inputs, case, lambda own, part, _: memory[part.header.rule].plain(own, part, rounding)
-        )
+        def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
+            return memory[part.header.rule].plain(own, part, rounding), None
+
+        by = Means(one, nested.plainly(rounding), learned.plainly(rounding), rounding)
+        return results(inputs, case, by)[0]
 
     def legal(header: Any, convention: Any, names: set[str]) -> Legal:
         raise ValueError(f"rule {BLOCK}: each level has a table of its own")
@@ -278,4 +326,6 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         plain=plain,
         has_axes=False,
         instead="atlas-ref levels makes a case of each level",
+        why_nothing=entangled,
+        undecided=undecided,
     )

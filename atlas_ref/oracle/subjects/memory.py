@@ -57,7 +57,22 @@ def _evaluate(
 
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
-    """The rule as a setting of the family, which shares no code with the rules (TOL-3)."""
+    return named(case, plain(inputs, case, rounding))
+
+
+def plain(
+    inputs: Mapping[str, Array],
+    case: Any,
+    rounding: Rounding,
+    *,
+    touch: family.Touch | None = None,
+    take: family.Take | None = None,
+) -> family.Outputs:
+    """The rule as a setting of the family, which shares no code with the rules (TOL-3).
+
+    Args:
+        touch, take: hooks of the loop, see `family.run`.
+    """
     prepared = prepare.Prepared(case.header, inputs, way=rounding.way, touch=rounding.touch)
 
     def orthogonalise(S: Array) -> Array:
@@ -66,14 +81,15 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
         )
 
     structure = prepare.structure(case.convention, case.header)
-    outputs = family.run(
+    return family.run(
         structure,
         prepared.stacked([case.convention]),
         orthogonalise,
         way=rounding.way,
         store=rounding.store,
+        touch=touch,
+        take=take,
     )
-    return named(case, outputs)
 
 
 def named(case: Any, outputs: family.Outputs) -> dict[str, Array]:

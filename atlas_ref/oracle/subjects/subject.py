@@ -256,6 +256,8 @@ class Subject(NamedTuple):
         keys: header keys of its own, name -> (type, field of pydantic).
         instead: what to use where a tool looks into one memory; "" where this is one that every
             such tool takes.
+        why_nothing: (header) -> why nothing can be used instead; "" where it can.
+        undecided: (case, dtype) -> why results in a format have no verdict; "" where they have.
         is_memory: whether `instead` is of one memory that these tools do not take.
         along: results with tokens on the last axis but one.
         own: what it has in place of a convention and a table of tensors.
@@ -279,6 +281,8 @@ class Subject(NamedTuple):
     has_feature_map: bool = False
     keys: Mapping[str, tuple[Any, Any]] = {}
     instead: str = ""
+    why_nothing: Callable[[Any], str] = lambda header: ""
+    undecided: Callable[[Any, str], str] = lambda case, dtype: ""
     is_memory: bool = False
     along: tuple[str, ...] = ("out/y",)
     own: Own | None = None

@@ -18,54 +18,15 @@ from atlas_ref.oracle.judge.ensemble import exact
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.sources.sources import function
 from atlas_ref.oracle.subjects import block as levels
-from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, in_loops, tensors_of
+from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, in_loops
 from tests.support.casefiles import some, written
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
+from tests.support.level_cases import case_of
 from tests.support.refusal import refused_everywhere
 from tests.truth import literal
 
 LOOPS = reordered(1, amplification=1e7)
 RULES = ("omega", "titans_lmm", "delta", "hebbian")
-
-
-def case_of(
-    specs: Any,
-    params: cms.Params,
-    x: Any,
-    context: cms.Context,
-    *,
-    reset: Any = None,
-    **header: Any,
-) -> atlas_ref.Case:
-    """A block of the package as a case."""
-    own = [
-        {key: value for key, value in spec.items() if key not in ("period", "d_in")}
-        for spec in specs
-    ]
-    schedule = {"periods": [spec["period"] for spec in specs], "first_step": context.conductor.step}
-    tensors: dict[str, Any] = {"in/x": x, "in/logits": params.logits} | (
-        {} if reset is None else {"in/reset": reset.astype(np.uint8)}
-    )
-    for i, state in enumerate(context.states):
-        tensors |= {
-            f"in/level{i}/{name[3:]}": value for name, value in tensors_of(params.levels[i]).items()
-        }
-        tensors |= {
-            f"in/level{i}/{name}0": getattr(state, name)
-            for name in ("M", "S")
-            if hasattr(state, name)
-        }
-    return atlas_ref.make(
-        {
-            "schema": 1,
-            "rule": "cms",
-            "level": "token",
-            "levels": own,
-            "schedule": schedule,
-            **header,
-        },
-        tensors,
-    )
 
 
 # -- a schedule ------------------------------------------------------------------------------------

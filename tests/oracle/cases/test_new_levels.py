@@ -15,7 +15,7 @@ from atlas_ref.oracle.cases.schema import case_schema
 from tests.support.close import assert_differs
 
 
-@pytest.mark.clause("CASE-30", "CASE-31")
+@pytest.mark.clause("CASE-30", "CASE-31", "CASE-36", "CASE-37")
 @pytest.mark.parametrize(
     "options",
     [
@@ -45,6 +45,8 @@ from tests.support.close import assert_differs
             "float32",
         ],
         ["cms", "--per-dimension", "--batch", 2, "--heads", 1],
+        ["cms", "--nested", "--combine", "masked", "--reset", 4],
+        ["cms", "--learned", "--batch", 2, "--dtype", "float32", "--first-step", 1],
     ],
     ids=str,
 )
@@ -79,6 +81,13 @@ def test_new_makes_cases_of_levels(options: list[Any], cli: Any, tmp_path: Any) 
         (["omega", "--first-step", 1], "{case}: first_step: needs periods"),
         (["omega", "--levels", "delta"], "{case}: levels: belongs to rule cms"),
         (["omega", "--combine", "masked"], "{case}: combine: belongs to rule cms"),
+        (["omega", "--nested"], "{case}: nested: belongs to rule cms"),
+        (["delta", "--learned"], "{case}: learned: belongs to rule cms"),
+        (["cms", "--nested", "--learned"], "{case}: nested: contexts begin by periods, and"),
+        (
+            ["cms", "--nested", "--periods", "1,2,2,4"],
+            "{case}: nested: at least two levels, each of another period, are needed, found",
+        ),
         (
             ["newton_schulz", "--periods", "1"],
             "{case}: schedule: the rule newton_schulz has no sequence",
