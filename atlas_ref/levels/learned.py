@@ -116,8 +116,10 @@ def decided(config: Config, params: Params, x: Array, context: block.Context) ->
     steps = context.conductor.step + (np.arange(T) if own.per == "token" else np.zeros(T, int))
     by_period = (steps < config.until)[:, None]
     fastest = np.array(own.places()) == 0
-    schedule = np.where(by_period, context.conductor.schedule(T), fastest).astype(bare.dtype)
-    return Decided(gates, ops.where(by_period | fastest, schedule, active))
+    schedule = np.where(by_period, context.conductor.schedule(T), fastest)
+    # a mask may lie on the host, an array beside others may not
+    by_mask = ops.where(schedule, 1.0, ops.zeros_like(bare))
+    return Decided(gates, ops.where(by_period | fastest, by_mask, active))
 
 
 def run(

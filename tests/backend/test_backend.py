@@ -22,7 +22,7 @@ from atlas_ref import forms as parallel
 from atlas_ref.forms import tnt
 from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
-from atlas_ref.levels import block, buffers
+from atlas_ref.levels import block, buffers, learned, nested
 from atlas_ref.levels.level import Level
 from atlas_ref.levels.pulse import Conductor
 from atlas_ref.oracle.cases import files
@@ -373,6 +373,40 @@ def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) 
             )
 
         return backend.host(loss(params)), backend.host(tape.grad(loss)(params).logits)
+
+    got = outcome(there.from_host)
+    with backend.used("numpy"):
+        want = outcome(np.asarray)
+    for name, far, near in zip(("loss", "gradient"), got, want, strict=True):
+        assert_close(name, far, near, reordered(64, amplification=1e3))
+
+
+@pytest.mark.clause("BACKEND-2", "BACKEND-11")
+@pytest.mark.parametrize("kind", ["nested", "learned"])
+def test_nested_levels_and_gates_that_decide_compute_there(
+    there: backend.Backend, kind: str
+) -> None:
+    sizes = {"d_model": 4, "heads": 2, "d_in": 3, "d_out": 3}
+    levels = (
+        Level(period=1, config=delta.Config(**sizes)),
+        Level(period=3, config=omega.Config(**sizes, window=2)),
+    )
+    own: Any = {"nested": nested, "learned": learned}[kind]
+    config = own.Config(block=block.Config(levels=levels))
+    x, reset = np.random.default_rng(0).standard_normal((2, 9, 4)), np.arange(9) == 5
+
+    def outcome(place: Callable[[Any], Any]) -> tuple[Any, Any]:
+        context = block.start(config.block, 2)
+        params = (block if kind == "nested" else learned).init(
+            config.block if kind == "nested" else config, 3
+        )
+
+        def loss(params: Any) -> Any:
+            return ops.sum(own.run(config, params, place(x), context, reset=reset)[1] ** 2)
+
+        gradient = tape.grad(loss)(params)
+        of_block = gradient if kind == "nested" else gradient.block
+        return backend.host(loss(params)), backend.host(of_block.levels[1].W_K)
 
     got = outcome(there.from_host)
     with backend.used("numpy"):

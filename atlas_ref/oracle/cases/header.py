@@ -59,7 +59,7 @@ else:
 
 
 class Learned(Frozen):
-    """Gates of the tokens that decide who writes, in place of periods (CASE-37)."""
+    """Gates of the tokens that decide which levels write, in place of periods."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -81,12 +81,14 @@ def logits(inputs: Mapping[str, Array], way: Arithmetic = PLAIN) -> Array:
 
 
 def shares(inputs: Mapping[str, Array], schedule: Any, rounding: Rounding | None = None) -> Array:
-    """Share of a write at each token, (B, T, k): 1 or 0, with the derivative of its gate (CMS-21).
+    """Share of a write at each token, (B, T, k): 1 or 0, whose derivative is that of its gate.
 
     The fastest level and steps before `until` have none.
 
     Args:
         rounding: of a member of the ensemble: the gate is rounded, what it decides is not.
+
+    Source: CMS-21, CASE-37.
     """
     z = logits(inputs, PLAIN if rounding is None else rounding.way)
     gates = ops.sigmoid(z) if rounding is None else rounding.touch(ops.sigmoid(z))
@@ -98,7 +100,7 @@ def shares(inputs: Mapping[str, Array], schedule: Any, rounding: Rounding | None
         opened = 1.0 / (1.0 + np.exp(-logits(wide))) > schedule.learned.threshold
     share = opened.astype(values.dtype) + (gates - values)
     given, by_gate = decided_before(schedule, values.shape[1])
-    return ops.where(by_gate, share, given.astype(values.dtype))
+    return ops.where(by_gate, share, ops.where(given, 1.0, ops.zeros_like(values)))
 
 
 def decided_before(schedule: Any, tokens: int) -> tuple[Array, Array]:
@@ -116,7 +118,7 @@ def _float64(x: Array) -> Array:
 def results(
     calls: Sequence[Call], share: Array, reset: Array | None, run: Run
 ) -> list[tuple[dict[str, Array], Position]]:
-    """Results of each level, and the position after them (CMS-20).
+    """Results of each level, and the position after them (CMS-20, CASE-37).
 
     Args:
         calls: every level over all tokens.

@@ -72,12 +72,14 @@ def check_levels(conventions: Sequence[Any], shapes: Sequence[int]) -> None:
 def results(
     calls: Sequence[Call], periods: Sequence[int], writes: Array, reset: Array | None, run: Run
 ) -> list[tuple[dict[str, Array], Position]]:
-    """Results of each level, and the position after them, from the slowest to the fastest (CMS-23).
+    """Results of each level, and the position after them, from the slowest to the fastest.
 
     Args:
         calls: every level over all tokens.
         writes (T, k): tokens at which each level writes.
         reset (T,): tokens at which a document starts, or None.
+
+    Source: CMS-23, CASE-36.
     """
     starts = np.zeros(len(writes), bool) if reset is None else np.asarray(reset).astype(bool)
     found: dict[int, tuple[dict[str, Array], Position]] = {}
