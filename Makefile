@@ -63,7 +63,7 @@ COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py
 	tests/engine/group tests/engine/masked tests/engine/compiled tests/engine/test_recompute.py tests/reductions tests/errata \
 	$(wildcard tests/test_conventions*.py tests/oracle/identify/test_equivalence*.py) \
 	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \
-	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
+	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_nested_levels cases/test_learned_schedules cases/test_resume judge/test_tolerance)
 
 # Asks which calls lines make, not which numbers: three parameters of a test, six examples of a property show it. PARAMETERS=100000 runs all.
 PARAMETERS ?= 3

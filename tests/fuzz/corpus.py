@@ -47,6 +47,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "log_linear": ("recurrence", {"parameters": {"member": "log_linear", "position": 2}}),
     "tnt": ("tnt", {"reset": 2, "cotangent": True}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
+    "nested": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "nested": True}),
+    "learned": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "learned": True}),
 }
 
 #: Name -> settings of a model of public code, beside its sizes.

@@ -320,7 +320,11 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         name=BLOCK,
         result="out/y",
         cotangent="in/y_bar",
-        clauses={"out": "CMS-6", "grad": "CMS-15"},
+        clauses={
+            "out": "CMS-6",
+            "grad": "CMS-15",
+            **{name.replace("in/", "grad/", 1): "CMS-21" for name in learned.GATES},
+        },
         legal=legal,
         evaluate=evaluate,
         plain=plain,

@@ -253,6 +253,21 @@ def test_narrow_results_of_a_learned_schedule_are_judged(dtype: str) -> None:
     assert verdicts["out/level0/M"] == "PASS"
 
 
+@pytest.mark.clause("CASE-27", "CASE-37")
+def test_a_wrong_gradient_of_a_gate_names_its_clause(cli: Any, tmp_path: Any) -> None:
+    case = new(
+        Request(rule="cms", periods=(1, 2), levels=("delta", "delta"), cotangent=True, learned=True)
+    )
+    ours = atlas_ref.evaluate(case, grad=True).tensors
+    stopped = {**ours, "grad/param/W_active": np.zeros_like(ours["grad/param/W_active"])}
+    atlas_ref.save(tmp_path / "w", case.header, {**case.inputs, **stopped})
+    ran = cli("check", tmp_path / "w")
+    assert ran.code == 1
+    assert "CMS-21" in ran.out + ran.err
+    assert cli("check", tmp_path / "w", "--without", "learned").code == 3
+    assert cli("check", tmp_path / "w", "--without", "nested").code == 1
+
+
 @pytest.mark.clause("CASE-21", "CASE-37")
 def test_a_gate_at_the_threshold_is_undecidable_in_the_arithmetic_that_may_turn_it() -> None:
     header, tensors = some(
