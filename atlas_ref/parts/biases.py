@@ -13,11 +13,13 @@ and 24 to 26.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.parts.kinds import check_read
+from atlas_ref.parts.norms import reduction
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -116,19 +118,47 @@ def half_slope(bias: Bias, e: Array, thresholds: Array = None) -> Array:
 
 
 def _power(bias: Bias, e: Array, p: float) -> Array:
-    """p Sign(e) |e|^(p - 1), smoothed (DEEP-27)."""
+    """p Sign(e) |e|^(p - 1), smoothed (DEEP-27), also where the square of an error overflows."""
+    if bias.smoothing == "none":
+        return _unsmoothed(e, p)
     if bias.smoothing == "tanh":
         sign = ops.tanh(bias.sharpness * e)
-        return sign if p == 1.0 else p * (sign * (e * e + bias.eps) ** (0.5 * (p - 1.0)))
-    if bias.smoothing == "root":
-        return p * (e * (e * e + bias.eps) ** (0.5 * p - 1.0))
-    zero = ops.equal(e, 0.0)
+        return sign if p == 1.0 else p * (sign * _smooth(bias, e, p - 1.0))
+    s = _reduction(e)
+    x = e if isinstance(s, float) else s * e
+    return p * _grown(x * (x * x + bias.eps * s * s) ** (0.5 * p - 1.0), s, p - 1.0)
+
+
+def _unsmoothed(e: Array, p: float) -> Array:
+    if p == 2.0:
+        return 2.0 * e
+    one, zero = ops.ones_like(e), ops.equal(e, 0.0)
+    sign = ops.where(zero, 0.0 * one, ops.where(ops.less(e, 0.0), -one, one))
     if p == 1.0:
-        one = ops.ones_like(e)
-        return ops.where(zero, 0.0 * one, ops.where(ops.less(e, 0.0), -one, one))
+        return sign
     size = ops.absolute(ops.where(zero, 1.0, e))  # no power of 0, whose slope is infinite below 2
-    at_zero = 1.0 if p == 2.0 else 0.0
-    return p * (e * ops.where(zero, at_zero, size ** (p - 2.0)))
+    return p * (sign * size ** (p - 1.0))
+
+
+def _smooth(bias: Bias, e: Array, power: float) -> Array:
+    """(e^2 + eps)^(power / 2)."""
+    s = _reduction(e)
+    x = e if isinstance(s, float) else s * e
+    return _grown((x * x + bias.eps * s * s) ** (0.5 * power), s, power)
+
+
+def _reduction(e: Array) -> Any:
+    """Factor of each entry: 1, or the power of two that keeps its square in range."""
+    s = reduction(np.expand_dims(np.real(ops.stop_gradient(e)), -1))
+    return s if isinstance(s, float) else s[..., 0]
+
+
+def _grown(x: Array, s: Any, power: float) -> Array:
+    """x / s^power, in two halves, since the whole factor may overflow where x / s^power does not."""
+    if isinstance(s, float):
+        return x
+    half = s ** (-0.5 * power)
+    return half * (half * x)
 
 
 def _huber(bias: Bias, e: Array, thresholds: Array) -> Array:
@@ -140,9 +170,11 @@ def _huber(bias: Bias, e: Array, thresholds: Array) -> Array:
     if bias.form == "coordinate":
         beyond = ops.greater(ops.absolute(e), threshold)
         return ops.where(beyond, threshold * _power(bias, e, 1.0), inside)
-    total = ops.sum(e * e, axis=-1, keepdims=True)
+    s = reduction(e)  # of each token, so that no sum of squares overflows
+    x = e if isinstance(s, float) else s * e
+    total = ops.sum(x * x, axis=-1, keepdims=True)
     none = ops.equal(total, 0.0)  # where a root has no slope
     size = ops.sqrt(ops.where(none, 1.0, total))
-    beyond = ops.greater(ops.where(none, 0.0, size), threshold)
-    line = e / size if bias.form == "norm" else _power(bias, e, 1.0)
+    beyond = ops.greater(ops.where(none, 0.0, size), s * threshold)
+    line = x / size if bias.form == "norm" else _power(bias, e, 1.0)
     return ops.where(beyond, threshold * line, inside)

@@ -31,7 +31,7 @@ def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "root
     """
     if kind == "none":
         return x
-    s = _reduction(x)  # (..., 1), or 1 for all rows
+    s = reduction(x)  # (..., 1), or 1 for all rows
     x = x if isinstance(s, float) else s * x
     total = ops.sum(x * x, axis=-1, keepdims=True)
     squares = total if kind == "l2" else total * (1.0 / x.shape[-1])
@@ -57,7 +57,7 @@ def key_of_gates(k: Array, convention: Any) -> Array:
     return keys_normalised(k, convention.k_norm, convention) if before else k
 
 
-def _reduction(x: Array) -> Any:
+def reduction(x: Array) -> Any:
     """Factor of each row: 1, or the power of two where a sum of squares could overflow.
 
     The quotient does not depend on it, so it has no derivative.

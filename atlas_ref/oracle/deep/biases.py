@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from atlas_ref.types import Array
 from tape import ops
 
@@ -46,7 +48,7 @@ def _sign(bias: Any, touch: Touch, e: Array) -> Array:
     if bias.smoothing == "tanh":
         return touch(ops.tanh(e * bias.sharpness))
     if bias.smoothing == "root":
-        return e / touch(ops.sqrt(bias.eps + e * e))
+        return e / _modulus(bias, touch, e, 1.0)
     up, down = (ops.astype(each, e.dtype) for each in (ops.greater(e, 0.0), ops.less(e, 0.0)))
     return ops.zeros_like(e) + up - down
 
@@ -56,14 +58,36 @@ def _of_power(bias: Any, touch: Touch, e: Array) -> Array:
     sign = _sign(bias, touch, e)
     if bias.kind == "l1":
         return sign
-    p, square = bias.power, e * e
+    p = bias.power
     if bias.smoothing != "none":
-        return p * sign * touch(ops.power(square + bias.eps, (p - 1.0) / 2.0))
+        return p * sign * _modulus(bias, touch, e, p - 1.0)
     if p == 2.0:
         return 2.0 * e
     empty = ops.equal(e, 0.0)
     size = ops.where(empty, 1.0, sign * e)
     return p * sign * ops.where(empty, 0.0, touch(ops.power(size, p - 1.0)))
+
+
+def _modulus(bias: Any, touch: Touch, e: Array, power: float) -> Array:
+    """sqrt(e^2 + eps)^power; |e|^power where e^2 has no room, beside which no eps counts."""
+    far = _far(e)
+    near = ops.where(far, 1.0, e)
+    squares = ops.power(near * near + bias.eps, power / 2.0)
+    size = ops.where(far, ops.where(ops.less(e, 0.0), -e, e), 1.0)
+    return touch(ops.where(far, ops.power(size, power), squares))
+
+
+def _far(e: Array) -> Any:
+    """Whether the sum of the squares of some such entries could overflow."""
+    plain = ops.stop_gradient(e).real
+    return abs(plain) > 1e-3 * np.sqrt(np.finfo(plain.dtype).max)
+
+
+def _unit(e: Array) -> Any:
+    """A power of two for each token: 1, or 1e-3 of the root of the least number where one is far."""
+    real = ops.stop_gradient(e).real.dtype
+    small = 2.0 ** (np.finfo(real).minexp // 2 - 10)
+    return np.where(_far(e).any(axis=-1, keepdims=True), small, 1.0).astype(real)
 
 
 def _clamped(bias: Any, touch: Touch, e: Array, d: Any) -> Array:
@@ -72,9 +96,11 @@ def _clamped(bias: Any, touch: Touch, e: Array, d: Any) -> Array:
     if bias.form == "coordinate":
         far = ops.greater(e, d) | ops.less(e, -d)
         return ops.where(far, _sign(bias, touch, e) * d, parabola)
-    square = ops.sum(e * e, axis=-1, keepdims=True)
+    unit = _unit(e)
+    own = e * unit
+    square = ops.sum(own * own, axis=-1, keepdims=True)
     empty = ops.equal(square, 0.0)
     length = touch(ops.sqrt(ops.where(empty, 1.0, square)))
-    far = ops.greater(length, d) & ~empty
-    line = e / length if bias.form == "norm" else _sign(bias, touch, e)
+    far = ops.greater(length, unit * d) & ~empty
+    line = own / length if bias.form == "norm" else _sign(bias, touch, e)
     return ops.where(far, line * d, parabola)

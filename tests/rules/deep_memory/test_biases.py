@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atlas_ref.oracle.deep.biases import slope as plain_slope
 from atlas_ref.parts.biases import Bias, half_slope, residual
 from atlas_ref.rules import deep_memory
 from tape import grad, ops
@@ -105,6 +106,47 @@ def test_slopes_and_their_derivatives_are_finite_at_the_edges(
     assert np.isfinite(by_y).all()
     if size == 0.0 and bias["kind"] != "kl":
         assert not value.any()
+
+
+#: The slope of an error (x, -2 x, 0) far beyond every eps and threshold, for x above 0.
+FAR: dict[str, Any] = {
+    "l1 root": lambda x: np.array([1.0, -1.0, 0.0]),
+    "lp root": lambda x: 1.5 * np.sqrt(x) * np.array([1.0, -np.sqrt(2.0), 0.0]),
+    "lp of 1.5 tanh": lambda x: 1.5 * np.sqrt(x) * np.array([1.0, -np.sqrt(2.0), 0.0]),
+    "lp of 1.5": lambda x: 1.5 * np.sqrt(x) * np.array([1.0, -np.sqrt(2.0), 0.0]),
+    "huber norm": lambda x: np.array([1.0, -2.0, 0.0]) / np.sqrt(5.0),
+    "huber mixture root": lambda x: np.array([2.0, -2.0, 0.0]),
+}
+MORE = {"lp of 1.5 tanh": {"kind": "lp", "power": 1.5}}
+
+
+@pytest.mark.clause("DEEP-27", "DEEP-28")
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e170), ("float32", 1e25)])
+@pytest.mark.parametrize("name", FAR)
+def test_errors_whose_squares_overflow_have_the_slope_of_the_clause(
+    name: str, dtype: str, size: float
+) -> None:
+    """It was 0 where a square was infinite: a token with a huge error wrote nothing."""
+    bias = (BIASES | MORE)[name]
+    e = np.array([[size, -2.0 * size, 0.0]], dtype)
+    want, unit = FAR[name](np.float64(size))[None], np.finfo(dtype).eps
+    v = np.zeros_like(e)
+    for got in (slope(bias, e, v), 2.0 * plain_slope(Bias(**bias), lambda x: x, e)):
+        assert got.dtype == dtype
+        assert (np.abs(got - want) <= 8 * unit * np.abs(want)).all()
+    assert np.isfinite(grad(lambda at: ops.sum(slope(bias, at, v)))(e)).all()
+
+
+@pytest.mark.clause("DEEP-27")
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e-210), ("float32", 1e-30)])
+def test_a_power_without_smoothing_has_its_derivative_at_tiny_errors(
+    dtype: str, size: float
+) -> None:
+    e = np.array([[size, -size]], dtype)
+    bias = {"kind": "lp", "power": 1.5, "smoothing": "none"}
+    got = grad(lambda at: ops.sum(slope(bias, at, np.zeros_like(e))))(e)
+    want = 0.75 / np.sqrt(np.float64(size))
+    assert (np.abs(got - want) <= 8 * np.finfo(dtype).eps * want).all()
 
 
 @pytest.mark.clause("DEEP-27")
