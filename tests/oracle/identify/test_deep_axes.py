@@ -280,3 +280,28 @@ def test_the_command_names_the_axis(cli: Any, tmp_path: Path) -> None:
     assert as_json.json["from_own"] == {"parameters.clip": "soft"}
     atlas_ref.save(mine, case.header, evaluate(case, dtype="float32").tensors)
     assert cli("identify", file, "--out", mine).code in (0, 3)
+
+
+#: A case in whose ensemble nothing rounds as much as between the rule and the plain loop.
+QUIET: dict[str, Any] = {
+    "tokens": 9,
+    "cotangent": True,
+    "convention": {"newton_schulz": "none", "reference": "chunk_start"},
+    "parameters": {
+        "memory": {"kind": "linear"},
+        "span": 4,
+        "bias": {"kind": "lp", "power": 3},
+        "retention": {"kind": "lq", "power": 4, "link": "mirror"},
+    },
+}
+
+
+@pytest.mark.clause("DEEPCASE-14")
+def test_what_check_passes_in_float64_fits() -> None:
+    """Its gradient by momentum is 2.3 measured tolerances off, and 1e-15 of its size."""
+    case = deep_cases.made(**QUIET)
+    mine = evaluate(case, grad=True).tensors
+    answer = identify(case, mine)
+    assert (answer.verdict, answer.own) == ("MATCH", True)
+    wrong = {name: x * (1 + 1e-11) if name == "grad/momentum" else x for name, x in mine.items()}
+    assert identify(case, wrong, depth=0).verdict == "NO MATCH"

@@ -24,6 +24,7 @@ from atlas_ref.oracle.identify.readings.nodes import (
     key_of,
     not_finite,
     observed,
+    passing,
     times_worse,
     undecided_by,
     void_by,
@@ -129,7 +130,9 @@ class Search:
             for key, (ratio, _) in list(ratios.items()):
                 if ratio <= MARGINAL:
                     ratios[key] = self.judge.own_ratio(self.nodes[key].chosen, grad=True)
-        return ratios
+        graded = self.observation.gradients and not grad
+        by_gradients = (lambda n: self.judge.distance(n.chosen, grad=True)) if graded else None
+        return ratios | passing(ratios, self.observation, near[:JUDGED], self.far, by_gradients)
 
     # -- the answer --------------------------------------------------------------------------------
 

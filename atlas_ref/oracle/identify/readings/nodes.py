@@ -5,7 +5,7 @@ Source: IDENT-1, DEEPCASE-14.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.tensors import main_cotangent, main_result
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Fit
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.judge.arrays import relative_error
+from atlas_ref.oracle.judge.arrays import TOLERANCE, relative_error
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.registry import SUBJECTS
@@ -186,6 +186,33 @@ def not_finite(observation: Observation) -> str:
 def fitting_of(ratios: Mapping[Any, tuple[float, str]]) -> list[Any]:
     """What is within PASS of the results."""
     return [key for key, (ratio, _) in ratios.items() if ratio <= PASS]
+
+
+def passing(
+    ratios: Mapping[Key, tuple[float, str]],
+    observation: Observation,
+    near: Sequence[Node],
+    far: Mapping[Key, tuple[float, str]],
+    by_gradients: Callable[[Node], tuple[float, str]] | None,
+) -> dict[Key, tuple[float, str]]:
+    """Quotients of what passes by the fixed tolerance of float64, where nothing fits (DEEPCASE-14).
+
+    Where a case happens to round little, all members of its ensemble do, and a correct program that
+    rounds elsewhere is beyond the measured tolerance. `check` lets it pass.
+
+    Args:
+        far: distance of each node by its values, and the tensor that is worst.
+        by_gradients: the same of a node's gradients, where there are some beside values.
+    """
+    if fitting_of(ratios) or set(observation.dtypes.values()) != {"float64"}:
+        return {}
+    found = {}
+    for node in (each for each in near if far[key_of(each)][0] <= TOLERANCE):
+        worst = far[key_of(node)]
+        distance, tensor = worst if by_gradients is None else max(worst, by_gradients(node))
+        if distance <= TOLERANCE:
+            found[key_of(node)] = (distance / TOLERANCE, tensor)
+    return found
 
 
 def times_worse(match: Fit, runner_up: Fit | None) -> float | None:
