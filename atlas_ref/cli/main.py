@@ -196,7 +196,7 @@ def new(
         typer.Option(
             "--parameter",
             metavar="NAME=VALUE",
-            help="deep_memory, tnt: chunk=4, memory.kind=mlp, global.span=4, ...; may be given "
+            help="deep_memory, tnt: chunk=4, memory.kind=mlp, global.span=4, preset=moneta, ...; may be given "
             "several times.",
         ),
     ] = None,

@@ -210,3 +210,54 @@ def test_what_knows_other_memories_alone_refuses_it_in_one_line(
     assert ran.code in (2, 3)
     assert words in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.clause("DEEPCASE-10")
+@pytest.mark.parametrize(
+    ("name", "bias", "retention"),
+    [
+        ("moneta", {"kind": "lp", "power": 3.0}, {"kind": "lq", "power": 4.0}),
+        ("yaad", {"kind": "huber"}, {"kind": "l2"}),
+        ("memora", {"kind": "l2"}, {"kind": "kl"}),
+    ],
+)
+def test_a_rule_of_miras_is_one_word(cli, tmp_path, name, bias, retention):
+    file = tmp_path / "case.safetensors"
+    options = ["--d-out", "4", "--tokens", "3", "--parameter", f"preset={name}"]
+    ran = cli("new", "deep_memory", "-o", file, *options)
+    assert (ran.code, ran.err) == (0, f"wrote {file}\n")
+    case = atlas_ref.load(file)
+    memory = {"kind": "mlp", "residual_norm": True}
+    want = {"memory": memory, "span": 16, "bias": bias, "retention": retention}
+    assert case.header.plain()["parameters"] == want
+    axes = case.header.plain()["convention"]
+    assert axes == {"newton_schulz": "none", "reference": "chunk_start"}
+    assert "in/momentum" not in case.inputs
+    assert np.isfinite(atlas_ref.evaluate(case).tensors["out/y"]).all()
+
+
+@pytest.mark.clause("DEEPCASE-10")
+def test_what_is_stated_stands_in_the_place_of_a_preset(cli, tmp_path):
+    file = tmp_path / "case.safetensors"
+    options = ["retention.link=mirror", "memory.kind=linear", "span=3", 'bias={"kind": "l1"}']
+    options = [word for each in ["preset=moneta", *options] for word in ("--parameter", each)]
+    assert cli("new", "deep_memory", "-o", file, *options, "--convention", "read=before").code == 0
+    header = atlas_ref.load(file).header.plain()
+    assert header["parameters"] == {
+        "memory": {"kind": "linear"},
+        "span": 3,
+        "bias": {"kind": "l1"},
+        "retention": {"kind": "lq", "power": 4.0, "link": "mirror"},
+    }
+    assert header["convention"]["read"] == "before"
+    gated = ["deep_momentum.function.kind=linear", "preset=yaad", "memory.kind=linear"]
+    gated = [word for each in gated for word in ("--parameter", each)]
+    assert cli("new", "deep_memory", "-o", file, *gated).code == 0
+    assert "in/momentum" in atlas_ref.load(file).inputs
+    for rule, word, said in (
+        ("deep_memory", "monetta", "parameters.preset 'monetta' does not exist"),
+        ("deep_memory", '["moneta"]', "does not exist"),
+        ("tnt", "moneta", "parameters"),
+    ):
+        ran = cli("new", rule, "-o", file, "--parameter", f"preset={word}")
+        assert (ran.code, said in ran.err) == (2, True), ran.err

@@ -5,12 +5,14 @@ A first case is one command away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
+from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
@@ -95,6 +97,7 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:
         _check_drawn(request, name)
+    request, without = _of_preset(request, name)
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
         (request.rule not in names_with("has_window") and not _parametrised(request.rule))
@@ -133,7 +136,7 @@ def new(request: Request, *, name: str = "new") -> Case:
         inputs, shape = subject.draw(request, header, draw, d_phi)
     except ValueError as error:
         raise CaseError(f"{name}: {error}") from None
-    tensors |= inputs
+    tensors |= {key: value for key, value in inputs.items() if key not in without}
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
     return make(fields, _stored(tensors, kind), name=name)
@@ -143,6 +146,32 @@ def _parametrised(rule: str) -> bool:
     """Whether the settings of a rule are parameters of its cases (DEEPCASE-2)."""
     own = SUBJECTS[rule].own if rule in SUBJECTS else None
     return own is not None and SUBJECTS[rule].draw is not None
+
+
+def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
+    """The request with what a preset of its rule states, and inputs it has not (DEEPCASE-10).
+
+    A stated parameter or axis stands in the place of the preset's; an object without a kind changes
+    some settings of the preset's object.
+    """
+    own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
+    if own is None or not own.presets or "preset" not in request.parameters:
+        return request, ()
+    stated = dict(request.parameters)
+    wanted = str(stated.pop("preset"))
+    if wanted not in own.presets:
+        raise CaseError(f"{name}: parameters.{no_such('preset', wanted, own.presets)}")
+    preset = own.presets[wanted]
+    parameters = dict(preset.parameters)
+    for key, value in stated.items():
+        below = parameters.get(key)
+        beside = isinstance(below, Mapping) and isinstance(value, Mapping) and "kind" not in value
+        parameters[key] = {**below, **value} if beside and below is not None else value
+    own_axes = request.convention
+    if isinstance(own_axes, str):
+        own_axes = {} if own_axes == "spec" else {"preset": own_axes}
+    axes = {**preset.convention, **own_axes}
+    return request.replaced(parameters=parameters, convention=axes), preset.without(stated)
 
 
 def _check_drawn(request: Request, name: str) -> None:

@@ -20,6 +20,7 @@ from atlas_ref.oracle.deep.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import (
     Calls,
     Own,
+    Preset,
     Rounding,
     Searched,
     Subject,
@@ -27,7 +28,7 @@ from atlas_ref.oracle.subjects.subject import (
     state_left,
 )
 from atlas_ref.rules import sequence
-from atlas_ref.rules.deep_memory import RULE, Config, start
+from atlas_ref.rules.deep_memory import RULE, Config, presets, start
 from atlas_ref.types import Array
 from tape import ops as tape
 
@@ -181,6 +182,15 @@ SUBJECT = Subject(
         tolerance=TOLERANCE,
         measured=True,
         has_convention=True,
+        presets={
+            each: Preset(
+                {"memory": presets.MEMORY, "span": presets.SPAN, **own},
+                presets.CONVENTION,
+                # a network in the place of the momentum needs its gate
+                without=lambda stated: () if stated.get("deep_momentum") else ("in/momentum",),
+            )
+            for each, own in presets.PRESETS.items()
+        },
         drawing=DRAWING,
         states=STATE,
         features=void.features,

@@ -142,6 +142,19 @@ class Searched(NamedTuple):
     word: str
 
 
+class Preset(NamedTuple):
+    """Settings of a new case by one name, each of which may be changed (DEEPCASE-10).
+
+    Attributes:
+        parameters, convention: what a header states.
+        without: parameters of a case -> inputs that it does not have.
+    """
+
+    parameters: Mapping[str, Any]
+    convention: Mapping[str, Any]
+    without: Callable[[Mapping[str, Any]], tuple[str, ...]] = lambda stated: ()
+
+
 class Calls(NamedTuple):
     """How a call of a subject is cut into two that give what one gives (CONV-37).
 
@@ -193,6 +206,7 @@ class Own(NamedTuple):
             where the rule says which do.
         forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
+        presets: settings of new cases by a name.
         drawing: what a sweep draws of it; None where it draws no case.
         calls: how a call of it is cut; None where that is not done.
     """
@@ -224,6 +238,7 @@ class Own(NamedTuple):
     check_form: Callable[[Any, str, int | None], None] | None = None
     forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
+    presets: Mapping[str, Preset] = {}
     drawing: Drawing | None = None
     calls: Calls | None = None
 
