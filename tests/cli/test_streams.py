@@ -58,7 +58,7 @@ def test_a_standard_output_that_takes_nothing_is_one_line(
     )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize(("how", "why"), [FULL, CLOSED], ids=["full", "closed"])
 def test_no_file_is_lost_with_the_output(how: str, why: str, folder: Path) -> None:
@@ -81,7 +81,7 @@ def test_bad_input_stays_one_line_where_the_output_takes_nothing(
     assert (done.returncode, done.stderr) == (2, "atlas-ref: absent: no such file\n")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize("how", ["2>/dev/full", "2>&-"])
 def test_words_that_nobody_hears_change_no_result(how: str, folder: Path) -> None:

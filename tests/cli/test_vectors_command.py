@@ -24,6 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "vectors" / "golden"
 TESTS = Path(__file__).parents[1] / "support"
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-15")
 def test_verify_says_what_it_checked(cli, shipped) -> None:
     ran = cli("vectors", "verify")

@@ -213,6 +213,7 @@ def test_every_markdown_page_and_source_file_is_there_once() -> None:
     } <= set(copied(ROOT))
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_bytes_each_time_and_take_the_colour_of_the_text() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra figures")
     from docs.pictures import PICTURES

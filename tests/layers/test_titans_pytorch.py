@@ -62,6 +62,7 @@ def whole(settings: titans_pytorch.NeuralMemory, tokens: int) -> int:
     return tokens // 2 // settings.chunk_size * settings.chunk_size
 
 
+@pytest.mark.sample(6)
 @pytest.mark.clause("NEURAL-2", "NEURAL-6", "NEURAL-7", "NEURAL-8", "NEURAL-10")
 @pytest.mark.parametrize("number", range(100, 112))
 def test_the_installed_package_computes_the_same_numbers(number: int) -> None:

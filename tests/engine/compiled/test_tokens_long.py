@@ -46,7 +46,7 @@ def test_memories_of_a_literal_loop(window: int, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.clause("EXACT-21")
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["delta", "titans_lmm", "omega"])
 def test_no_drift_over_twenty_thousand_tokens(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Error in float32 at most twice that of the rule token by token in float32."""

@@ -212,7 +212,7 @@ def _same(found: Any, value: Any) -> bool:
 
 
 @pytest.mark.clause("DEEPCASE-14", "IDENT-1", "IDENT-7")
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("axis", "value"), EVERY, ids=str)
 def test_the_axis_on_which_a_program_parts_is_named(axis: str, value: Any) -> None:
     request, name, _ = AXES[axis]

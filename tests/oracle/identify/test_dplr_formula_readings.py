@@ -188,6 +188,7 @@ def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name: str
         assert_close(each, value, want[each], ANALYTIC)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.clause("DPLRCASE-18", "IDENT-14")
 @pytest.mark.parametrize(("name", "mistake"), HELD)
 def test_a_gradient_that_a_tensor_does_not_get_is_named(name: str, mistake: str) -> None:

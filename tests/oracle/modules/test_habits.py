@@ -160,7 +160,7 @@ def test_two_habits_at_once_are_not_named_as_one() -> None:
     assert found(RECORDING, GRAPH, key, 1.0 - 1.0 / (1.0 + np.exp(bias - z))) == []
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.clause("MODULES-18")
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_habit_of_every_layer_is_named_where_modules_between_were_not_recorded(

@@ -184,7 +184,7 @@ def test_which_mistakes_have_readings() -> None:
     assert set(HABITS).isdisjoint(of_axes)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.clause(
     "MODULES-5", "MODULES-6", "MODULES-10", "MODULES-12", "MODULES-13", "MODULES-18"
 )
@@ -217,6 +217,7 @@ OF_TITANS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-14", "MODULES-19")
 @pytest.mark.parametrize("mistake", ["", *OF_TITANS])
 def test_the_rule_of_one_token_is_another_rule(mistake: str, tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.clause("MODULES-5", "MODULES-7", "MODULES-9")
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
 @pytest.mark.parametrize("variant", VARIANTS)

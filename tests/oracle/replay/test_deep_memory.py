@@ -106,7 +106,7 @@ def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-13", "REPLAY-23")
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_adjoint_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:
     case = CASES[name]

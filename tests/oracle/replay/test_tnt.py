@@ -116,6 +116,7 @@ def test_a_right_trace_and_its_adjoints_pass(name: str, dtype: str) -> None:
         assert row.verdict == "PASS", row
 
 
+@pytest.mark.sample(20)
 @pytest.mark.clause("TNTCASE-10", "REPLAY-11", "REPLAY-15")
 @pytest.mark.parametrize(("name", "op"), OPS)
 def test_an_op_that_is_off_is_the_first_wrong_one(name: str, op: str) -> None:

@@ -59,7 +59,7 @@ def case_of(name: str = "l2", **more: Any) -> Any:
     return deep_cases.made(**given | {"convention": axes})
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.clause("DEEPCASE-10")
 @pytest.mark.parametrize("memory", ["linear", "mlp"])
 @pytest.mark.parametrize("objective", ["l2", "dot"])

@@ -554,6 +554,7 @@ def test_errors_that_no_number_holds_are_words(cli: Any, tmp_path: Path) -> None
     assert cli(*words, "--json").json["failures"][0]["row"]["error"] == "inf"
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_one_line(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     words = (

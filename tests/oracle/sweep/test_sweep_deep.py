@@ -105,6 +105,7 @@ def test_an_empty_regime_has_no_state() -> None:
     assert not any(name.startswith("in/state/") for name in case.inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-5", "SWEEP-13")
 def test_a_right_program_passes_and_a_wrong_one_shrinks_to_a_chunk(tmp_path: Path) -> None:
     right = sweep(

@@ -181,6 +181,7 @@ def test_batches_and_examinations_have_their_numbers_of_sequences(monkeypatch: A
 # -- lessons ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.clause("PROBE-19", "PROBE-20")
 def test_a_tiny_model_learns_two_pairs_and_goes_on_with_three() -> None:
     settings = Settings(**{**TINY, "pairs": (2, 3), "every": 10, "enough": 0.9})

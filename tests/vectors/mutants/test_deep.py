@@ -71,7 +71,7 @@ def test_at_least_sixty_mutants_are_killed_in_both_formats_for_every_target(list
 
 
 @pytest.mark.clause("VEC-22")
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", DEEP, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
     made = possible(listing, target.name, "deep_memory")

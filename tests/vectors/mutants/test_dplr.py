@@ -298,6 +298,7 @@ def test_settings_and_members_that_are_younger_than_the_set_are_no_mutants() -> 
         assert own.tried(Reading("", change=change), "dplr") == tried, change
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-24")
 def test_mutants_are_named_in_words(listing) -> None:
     assert mutants.words("dplr: gate early") == "gates were one token early"

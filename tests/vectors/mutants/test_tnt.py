@@ -88,7 +88,7 @@ def test_every_target_kills_what_the_design_names_in_both_formats(listing) -> No
 
 
 @pytest.mark.clause("VEC-23")
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TNT, ids=lambda target: target.name)
 def test_every_mutant_of_a_vector_is_killed_by_one_of_its_target(listing, target) -> None:
     made = possible(listing, target.name, "tnt")

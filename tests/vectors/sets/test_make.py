@@ -75,6 +75,7 @@ def test_a_log_that_was_cut_short_is_completed(few, tmp_path, monkeypatch) -> No
     assert after[5:] == lines[4:]
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-9")
 def test_a_killed_make_goes_on(few, tmp_path) -> None:
     log, out = tmp_path / "log", tmp_path / "killed"
