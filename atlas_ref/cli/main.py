@@ -205,45 +205,45 @@ def new(
     as_json: Json = False,
 ) -> int:
     """Make a case with random inputs."""
-    from atlas_ref.oracle.cases.case import save
-    from atlas_ref.oracle.cases.new import Request
+    from atlas_ref.oracle.cases.case import CaseError, save
+    from atlas_ref.oracle.cases.new import Request, without_effect
     from atlas_ref.oracle.cases.new import new as make_new
 
-    case = make_new(
-        Request(
-            rule=rule,
-            level=level,
-            tokens=tokens,
-            d_in=d_in,
-            d_out=d_out,
-            heads=heads,
-            d_model=d_model,
-            batch=batch,
-            window=window,
-            span=span,
-            seed=seed,
-            history=history,
-            pulse=pulse,
-            reset=reset,
-            cotangent=cotangent,
-            per_dimension_gates=per_dimension,
-            window_gate=window_gate,
-            features=features,
-            dtype=dtype,
-            convention=options.convention_changes(convention) or "spec",
-            feature_map=options.kind("--feature-map", feature_map),
-            window_weights=options.kind("--window-weights", window_weights),
-            periods=options.numbers("--periods", periods),
-            schedule_level=schedule_level,
-            first_step=first_step,
-            levels=options.levels("--levels", levels),
-            combine=combine,
-            nested=nested,
-            learned=learned,
-            parameters=options.parameters(parameter),
-        ),
-        name=str(out),
+    request = Request(
+        rule=rule,
+        level=level,
+        tokens=tokens,
+        d_in=d_in,
+        d_out=d_out,
+        heads=heads,
+        d_model=d_model,
+        batch=batch,
+        window=window,
+        span=span,
+        seed=seed,
+        history=history,
+        pulse=pulse,
+        reset=reset,
+        cotangent=cotangent,
+        per_dimension_gates=per_dimension,
+        window_gate=window_gate,
+        features=features,
+        dtype=dtype,
+        convention=options.convention_changes(convention) or "spec",
+        feature_map=options.kind("--feature-map", feature_map),
+        window_weights=options.kind("--window-weights", window_weights),
+        periods=options.numbers("--periods", periods),
+        schedule_level=schedule_level,
+        first_step=first_step,
+        levels=options.levels("--levels", levels),
+        combine=combine,
+        nested=nested,
+        learned=learned,
+        parameters=options.parameters(parameter),
     )
+    case = make_new(request, name=str(out))
+    if idle := without_effect(request, case):
+        raise CaseError(f"{out}: {idle[0]}: has no effect on a case of rule {rule}")
     save(out, case.header.plain(), case.inputs)
     if as_json:
         output.emit_json(_described(case))
@@ -334,7 +334,7 @@ def evaluate(
     for axis, why in results.void.items():
         output.say(f"void: {axis}: {why}")
     for name in results.not_finite:
-        output.say(f"{name}: not finite: the rule itself overflows on this case")
+        output.say(f"{name}: not finite: the rule itself gives no finite number on this case")
     output.say(f"wrote {out}: {', '.join(results.tensors)}")
     return 0
 

@@ -102,7 +102,7 @@ def test_a_rule_that_overflows_says_so_and_no_more(cli, tmp_path):
     case = written(tmp_path / "case", header, tensors | {"in/k": 1e200 * tensors["in/k"]})
     ran = cli("eval", case, "-o", tmp_path / "out", "--grad")
     assert ran.code == 0
-    assert "out/M: not finite: the rule itself overflows on this case\n" in ran.err
+    assert "out/M: not finite: the rule itself gives no finite number on this case\n" in ran.err
     assert cli("eval", case, "-o", tmp_path / "out", "--json").json["not_finite"] == [
         "out/y",
         "out/M",
@@ -330,3 +330,11 @@ def test_lists_of_commands_have_one_line_of_text_for_each() -> None:
     for name, each in command_line.commands(typer.main.get_command(app)):
         assert each.get_short_help_str(limit=1000), name
         assert "\n" not in (each.short_help or ""), name
+
+
+def test_new_refuses_a_setting_that_its_rule_does_not_have(cli, tmp_path):
+    out = tmp_path / "case"
+    ran = cli("new", "delta", "--batch", "3", "-o", str(out))
+    assert ran.code == 2
+    assert ran.err == f"atlas-ref: {out}: batch: has no effect on a case of rule delta\n"
+    assert not out.exists()

@@ -21,7 +21,7 @@ from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY, names_with
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Frozen, same_bits
 
 DTYPES: dict[str, Any] = {
     "float64": np.float64,
@@ -140,6 +140,33 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
     return make(fields, _stored(tensors, kind), name=name)
+
+
+#: Settings that some rule has nothing for; all others are refused where they do not belong.
+NOT_OF_ALL = (
+    *("level", "tokens", "d_out", "d_model", "batch", "history", "pulse", "reset"),
+    *("per_dimension_gates", "window_gate", "features"),
+)
+
+
+def without_effect(request: Request, case: Case) -> list[str]:
+    """Settings of a request that were given and change nothing of the case that it makes."""
+    return [key for key in NOT_OF_ALL if _changes_nothing(request, key, case)]
+
+
+def _changes_nothing(request: Request, key: str, case: Case) -> bool:
+    default = Request.model_fields[key].default
+    if getattr(request, key) == default:
+        return False
+    try:
+        other = new(request.replaced(**{key: default}))
+    except CaseError:
+        return False
+    return (
+        other.header == case.header
+        and other.inputs.keys() == case.inputs.keys()
+        and all(same_bits(x, case.inputs[name]) for name, x in other.inputs.items())
+    )
 
 
 def _parametrised(rule: str) -> bool:

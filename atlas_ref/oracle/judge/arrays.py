@@ -48,7 +48,7 @@ def compare_arrays(
         )
     bad = first_true(~np.isfinite(want))
     if bad is not None:
-        why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
+        why = f"ours is {want[bad]} at {bad}: the rule itself gives no finite number here"
         return row._replace(
             verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why
         )
@@ -134,7 +134,7 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
         bad = first_true(~np.isfinite(array) & ~beyond)
         if bad is not None:
             why = f"{whose}{array[bad]} at {bad}" + (
-                ": the rule itself overflows here" if whose else ""
+                ": the rule itself gives no finite number here" if whose else ""
             )
             return row._replace(
                 verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why

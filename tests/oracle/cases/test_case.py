@@ -37,6 +37,7 @@ WHOLE = {
     "surrogate": {"rule": "titans_lmm", "level": "token", "convention": SURROGATE},
     "newton_schulz": {"rule": "newton_schulz"},
     "feature_map": {"rule": "feature_map"},
+    "learned block": {"rule": "cms", "levels": ("delta", "delta"), "learned": True},
     "block": {
         "rule": "cms",
         "levels": ("titans_lmm", {"rule": "omega", "window": 3}),

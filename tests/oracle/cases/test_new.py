@@ -6,7 +6,7 @@ import pytest
 import atlas_ref
 from atlas_ref.conventions import PRESETS
 from atlas_ref.oracle.cases.files import read
-from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.new import Request, new, without_effect
 from tests.support.casefiles import some
 
 SEQUENCES = ("omega", "titans_lmm", "delta", "hebbian")
@@ -210,3 +210,19 @@ def test_initial_states_are_neither_zero_nor_symmetric():
         _, tensors = some(d_in=3, d_out=3, convention=convention)
         for name in ("in/M0", "in/S0"):
             assert np.abs(tensors[name] - np.swapaxes(tensors[name], -1, -2)).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("fields", "idle"),
+    [
+        ({"rule": "delta", "batch": 3}, ["batch"]),
+        ({"rule": "delta", "features": 5, "d_model": 7}, ["d_model", "features"]),
+        ({"rule": "newton_schulz", "tokens": 5}, ["tokens"]),
+        ({"rule": "feature_map", "d_out": 5, "reset": 3}, ["d_out", "reset"]),
+        ({"rule": "delta", "level": "token", "batch": 3, "d_model": 7}, []),
+        ({"rule": "omega", "feature_map": {"kind": "random_fourier"}, "features": 6}, []),
+    ],
+)
+def test_a_setting_that_changes_nothing_of_the_case_is_named(fields, idle):
+    request = Request(**fields)
+    assert without_effect(request, new(request)) == idle
