@@ -9,7 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.parts.ceiling import held

@@ -11,7 +11,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted, rounded
-from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.parts.feature_maps import tensor_sketch
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
