@@ -1,12 +1,13 @@
 """Attentional biases of the plain loop: the error of a prediction, and the slope of its loss.
 
 Written from DEEP-26 to DEEP-29; it shares no code with `parts.biases`. `touch` rounds functions that
-are no sums of products.
+are no sums of products. `parts` holds functions in the place of some of these, by name: those of a
+mistake (DEEPCASE-15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,22 @@ from atlas_ref.types import Array
 from tape import ops
 
 Touch = Callable[[Array], Array]
+Parts = Mapping[str, Any]
 
 
-def residual(bias: Any, plus: bool, touch: Touch, predicted: Array, values: Array) -> Array:
+def residual(
+    bias: Any, plus: bool, touch: Touch, predicted: Array, values: Array, parts: Parts
+) -> Array:
     """e: M(k) - v, or + v; of kl the share of the prediction less its target (DEEP-7, DEEP-29)."""
     if bias.kind != "kl":
         return predicted + values if plus else predicted - values
     given = bias.targets == "given"
-    target = values if given else _share(touch, values)
+    target = values if given else share(touch, values)
     mass = ops.sum(values, axis=-1, keepdims=True) if given else 1.0
-    return mass * _share(touch, predicted) - target
+    return mass * parts.get("share", share)(touch, predicted) - target
 
 
-def slope(bias: Any, touch: Touch, e: Array, thresholds: Any = None) -> Array:
+def slope(bias: Any, touch: Touch, e: Array, thresholds: Any, parts: Parts) -> Array:
     """The derivative of the loss by a prediction, over 2 (DEEP-27, DEEP-28, DEEP-36)."""
     if bias.kind == "l2":
         return e
@@ -35,16 +39,17 @@ def slope(bias: Any, touch: Touch, e: Array, thresholds: Any = None) -> Array:
         return e / 2.0
     if bias.kind == "huber":
         d = bias.threshold if thresholds is None else thresholds[..., None]
-        return _clamped(bias, touch, e, d) / 2.0
-    return _of_power(bias, touch, e) / 2.0
+        return _clamped(bias, touch, e, d, parts) / 2.0
+    return parts.get("power", of_power)(bias, touch, e, parts) / 2.0
 
 
-def _share(touch: Touch, x: Array) -> Array:
+def share(touch: Touch, x: Array) -> Array:
     """softmax as exp(x - log sum exp x)."""
     return touch(ops.exp(x - ops.logsumexp(x, axis=-1, keepdims=True)))
 
 
-def _sign(bias: Any, touch: Touch, e: Array) -> Array:
+def sign(bias: Any, touch: Touch, e: Array) -> Array:
+    """Sign of every entry, as the smoothing has it (DEEP-27)."""
     if bias.smoothing == "tanh":
         return touch(ops.tanh(e * bias.sharpness))
     if bias.smoothing == "root":
@@ -53,19 +58,19 @@ def _sign(bias: Any, touch: Touch, e: Array) -> Array:
     return ops.zeros_like(e) + up - down
 
 
-def _of_power(bias: Any, touch: Touch, e: Array) -> Array:
-    """p Sign(e) |e|^(p - 1)."""
-    sign = _sign(bias, touch, e)
+def of_power(bias: Any, touch: Touch, e: Array, parts: Parts) -> Array:
+    """p Sign(e) |e|^(p - 1) (DEEP-27)."""
+    direction = parts.get("sign", sign)(bias, touch, e)
     if bias.kind == "l1":
-        return sign
+        return direction
     p = bias.power
     if bias.smoothing != "none":
-        return p * sign * _modulus(bias, touch, e, p - 1.0)
+        return p * direction * _modulus(bias, touch, e, p - 1.0)
     if p == 2.0:
         return 2.0 * e
     empty = ops.equal(e, 0.0)
-    size = ops.where(empty, 1.0, sign * e)
-    return p * sign * ops.where(empty, 0.0, touch(ops.power(size, p - 1.0)))
+    size = ops.where(empty, 1.0, direction * e)
+    return p * direction * ops.where(empty, 0.0, touch(ops.power(size, p - 1.0)))
 
 
 def _modulus(bias: Any, touch: Touch, e: Array, power: float) -> Array:
@@ -90,17 +95,39 @@ def _unit(e: Array) -> Any:
     return np.where(_far(e).any(axis=-1, keepdims=True), small, 1.0).astype(real)
 
 
-def _clamped(bias: Any, touch: Touch, e: Array, d: Any) -> Array:
+def _clamped(bias: Any, touch: Touch, e: Array, d: Any, parts: Parts) -> Array:
     """The slope of a parabola, and of a line behind the threshold d."""
     parabola = e * (1.0 if bias.quadratic == "half" else 2.0)
+    beside, along = parts.get("far", beyond), parts.get("line", line)
+    direction = parts.get("sign", sign)
     if bias.form == "coordinate":
-        far = ops.greater(e, d) | ops.less(e, -d)
-        return ops.where(far, _sign(bias, touch, e) * d, parabola)
+        return ops.where(beside(e, None, d), along(direction(bias, touch, e), d), parabola)
     unit = _unit(e)
     own = e * unit
-    square = ops.sum(own * own, axis=-1, keepdims=True)
-    empty = ops.equal(square, 0.0)
-    length = touch(ops.sqrt(ops.where(empty, 1.0, square)))
-    far = ops.greater(length, unit * d) & ~empty
-    line = own / length if bias.form == "norm" else _sign(bias, touch, e)
-    return ops.where(far, line * d, parabola)
+    length = _length(touch, own)
+    far = beside(own, length, unit * d)
+    if bias.form == "norm":
+        return ops.where(far, along(own / parts.get("length", _same)(length), d), parabola)
+    return ops.where(far, along(direction(bias, touch, e), d), parabola)
+
+
+def beyond(e: Array, length: Array | None, d: Any) -> Array:
+    """Which errors are beyond the threshold: entries, or whole errors by their length (DEEP-28)."""
+    if length is None:
+        return ops.greater(e, d) | ops.less(e, -d)
+    return ops.greater(length, d) & ~ops.equal(ops.sum(e * e, axis=-1, keepdims=True), 0.0)
+
+
+def line(direction: Array, d: Any) -> Array:
+    """The slope beyond the threshold (DEEP-28)."""
+    return direction * d
+
+
+def _length(touch: Touch, e: Array) -> Array:
+    """The norm of every error, 1 in the place of 0."""
+    square = ops.sum(e * e, axis=-1, keepdims=True)
+    return touch(ops.sqrt(ops.where(ops.equal(square, 0.0), 1.0, square)))
+
+
+def _same(x: Array) -> Array:
+    return x

@@ -151,7 +151,8 @@ class _Loop:
 
     def _read(self, event: Read) -> None:
         seen = self._seen(self.W if event.of == "weights" else self.reference)
-        seen = retentions.seen(self.s.retention, self.rounding.touch, seen)
+        mapped = self.s.parts.get("read", self.s.parts.get("seen", retentions.seen))
+        seen = mapped(self.s.retention, self.rounding.touch, seen)
         queries = self.queries[..., event.first : event.last, :]
         values = functions.apply(
             self.writer.m,

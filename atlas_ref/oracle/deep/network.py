@@ -28,6 +28,8 @@ def step(
         f: the network in some arithmetic.
         store: of V after the write.
     """
+    turned = s.parts.get("turned", _same)
+    g = {name: turned(x, rank(name)) for name, x in g.items()}
     u = ops.concatenate([_row(x, name) for name, x in g.items()], axis=-1)
     v = functions.apply(f, V, u, lambda name, *args: op(f"learn/{name}", *args))
     gy = op("slope", partial(slope, s), v["y"], u)
@@ -41,7 +43,7 @@ def step(
     }
     seen = after if s.learns_first else V
     y = functions.apply(f, seen, u, lambda name, *args: op(f"move/{name}", *args))["y"]
-    return after, _split(y, g)
+    return after, {name: turned(x, rank(name)) for name, x in _split(y, g).items()}
 
 
 def slope(s: Settings, p: Array, u: Array) -> Array:
@@ -49,6 +51,11 @@ def slope(s: Settings, p: Array, u: Array) -> Array:
     target = ops.ones_like(u) if s.deep_momentum.objective == "ones" else u
     target = -target if s.c.momentum_sign == "minus" else target
     return p - target if s.deep_momentum.objective == "l2" else -target
+
+
+def _same(x: Array, axes: int) -> Array:
+    """Entries row by row, as DEEP-37 has them."""
+    return x
 
 
 def _row(x: Array, name: str) -> Array:

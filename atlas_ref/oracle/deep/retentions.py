@@ -27,33 +27,46 @@ def before(kind: Any, touch: Touch, W: Array) -> Array:
 def after(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     """W after a write (DEEP-31, DEEP-32)."""
     if kind.kind == "elastic_net":
-        return _soft(kind, moved)
+        return soft(kind, moved)
     if kind.kind == "kl":
-        rows = _groups(kind, moved)
-        alive = ops.greater(_groups(kind, W), 0.0)
+        rows = groups(kind, moved)
+        alive = ops.greater(groups(kind, W), 0.0)
         # what is dead stands below everything by more than exp can see
         low = ops.where(alive, rows, -1e4)
         share = touch(ops.exp(low - ops.logsumexp(low, axis=-1, keepdims=True)))
-        return _whole(kind, ops.where(alive, share, 0.0) * kind.size, moved)
-    if kind.kind == "sphere":
-        rows = _groups(kind, moved)
-        square = ops.sum(rows * rows, axis=-1, keepdims=True)
-        empty = ops.equal(square, 0.0)
-        length = touch(ops.sqrt(ops.where(empty, 1.0, square)))
-        return _whole(kind, rows / length * kind.size, moved)
-    return moved
+        return whole(kind, ops.where(alive, share, 0.0) * kind.size, moved)
+    return on_sphere(kind, touch, moved) if kind.kind == "sphere" else moved
 
 
 def seen(kind: Any, touch: Touch, weights: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors with which the function computes (DEEP-33)."""
     if kind.kind not in ("ftrl", "lq"):
         return dict(weights)
-    return {name: _mapped(kind, touch, x) if rank(name) == 2 else x for name, x in weights.items()}
+    return {name: linked(kind, touch, x) if rank(name) == 2 else x for name, x in weights.items()}
 
 
-def _mapped(kind: Any, touch: Touch, A: Array) -> Array:
+def on_sphere(kind: Any, touch: Touch, A: Array, length: Any = None) -> Array:
+    """size A / |A|, zeros as they are (DEEP-31).
+
+    Args:
+        length: what is done with the norm, where that is a mistake.
+    """
+    rows = groups(kind, A)
+    square = ops.sum(rows * rows, axis=-1, keepdims=True)
+    empty = ops.equal(square, 0.0)
+    size = touch(ops.sqrt(ops.where(empty, 1.0, square)))
+    size = size if length is None else length(size)
+    return whole(kind, rows / size * kind.size, A)
+
+
+def linked(kind: Any, touch: Touch, A: Array, norm: Any = None) -> Array:
+    """m(A) of one matrix (DEEP-33).
+
+    Args:
+        norm: what is done with the divisor, where that is a mistake; of it and of the sum of powers.
+    """
     if kind.kind == "ftrl":
-        return _soft(kind, A)
+        return soft(kind, A)
     q = kind.power
     p = q if kind.link == "printed" else q / (q - 1.0)
     zero = ops.equal(A, 0.0)
@@ -61,19 +74,22 @@ def _mapped(kind: Any, touch: Touch, A: Array) -> Array:
     powers = ops.where(zero, 0.0, touch(ops.power(size, p)))
     total = ops.sum(powers, axis=(-2, -1), keepdims=True)
     empty = ops.equal(total, 0.0)
-    divisor = touch(ops.power(ops.where(empty, 1.0, total), (p - 2.0) / p))
+    total = ops.where(empty, 1.0, total)
+    divisor = touch(ops.power(total, (p - 2.0) / p))
+    divisor = divisor if norm is None else norm(divisor, total, p)
     if kind.link != "mirror":
         return A / divisor
     up = ops.where(ops.less(A, 0.0), -size, size)
     return ops.where(zero, 0.0, up * touch(ops.power(size, p - 2.0))) / divisor
 
 
-def _soft(kind: Any, x: Array) -> Array:
+def soft(kind: Any, x: Array) -> Array:
+    """sign(x) max(|x| - t, 0) (DEEP-31)."""
     d = kind.threshold
     return ops.maximum(x - d, 0.0) + ops.minimum(x + d, 0.0)
 
 
-def _groups(kind: Any, x: Array) -> Array:
+def groups(kind: Any, x: Array) -> Array:
     """Entries that are normalised together along the last axis."""
     if kind.over == "row":
         return x
@@ -82,7 +98,8 @@ def _groups(kind: Any, x: Array) -> Array:
     return ops.reshape(x, (*x.shape[:-2], -1))
 
 
-def _whole(kind: Any, groups: Array, like: Array) -> Array:
+def whole(kind: Any, rows: Array, like: Array) -> Array:
+    """A matrix from such entries."""
     if kind.over == "column":
-        return ops.swapaxes(groups, -1, -2)
-    return ops.reshape(groups, like.shape)
+        return ops.swapaxes(rows, -1, -2)
+    return ops.reshape(rows, like.shape)

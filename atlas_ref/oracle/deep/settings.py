@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.conventions import Convention
@@ -27,6 +28,8 @@ class Settings(NamedTuple):
         deep_momentum, network: a network in the place of S, or None, and its tensors (DEEP-37).
         learns_first: whether the network maps a gradient after it learned of it, as it does.
         restarts: whether a document begins a chunk and an empty window, as it does.
+        parts: functions of the bias, the retention and the network in place of their own, by name:
+            mistakes (DEEPCASE-15).
     """
 
     function: MemoryFunction
@@ -54,6 +57,7 @@ class Settings(NamedTuple):
     network: tuple[str, ...] = ()
     learns_first: bool = True
     restarts: bool = True
+    parts: Mapping[str, Any] = {}
 
     @property
     def fast(self) -> tuple[str, ...]:

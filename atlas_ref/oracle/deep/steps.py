@@ -30,7 +30,8 @@ def factor(x: Any, axes: int) -> Any:
 
 def residual(s: Settings, touch: Any, predicted: Array, values: Array) -> Array:
     """e = M(k) - v (DEEP-7, CONV-10)."""
-    return biases.residual(s.bias, s.c.value_sign == "plus", touch, predicted, values)
+    plus = s.c.value_sign == "plus"
+    return biases.residual(s.bias, plus, touch, predicted, values, s.parts)
 
 
 def cotangent(s: Settings, touch: Any, e: Array, weights: Array, thresholds: Any = None) -> Array:
@@ -40,7 +41,8 @@ def cotangent(s: Settings, touch: Any, e: Array, weights: Array, thresholds: Any
     if s.reduction == "mean":
         rows = e.shape[0] if s.shared and len(e.shape) > 2 else 1
         number = number / (e.shape[-2] * rows)
-    return (number * ops.expand_dims(weights, -1)) * biases.slope(s.bias, touch, e, thresholds)
+    slope = biases.slope(s.bias, touch, e, thresholds, s.parts)
+    return (number * ops.expand_dims(weights, -1)) * slope
 
 
 def over_rows(way: Arithmetic, g: Array) -> Array:

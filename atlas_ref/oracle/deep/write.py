@@ -71,7 +71,8 @@ class Writer(NamedTuple):
                 name: matrices.times(steps.factor(r, rank(name)), x)
                 for name, x in reference.items()
             }
-        reference = retentions.seen(s.retention, self.rounding.touch, reference)
+        seen = s.parts.get("seen", retentions.seen)
+        reference = seen(s.retention, self.rounding.touch, reference)
         slow = self._each_constant(rows.slow)
         g = self._gradient(event, {**slow, **reference}, rows)
         h, second = self._steps(event, g, rows.gates)
@@ -194,14 +195,15 @@ class Writer(NamedTuple):
     def _after(self, event: Write, axes: int) -> Callable[..., Array]:
         """W after a write, from retain, W before it, b and U (DEEP-13)."""
         way, c, store = self.rounding.way, self.s.c, self.rounding.store
-        kind, touch = self.s.retention, self.rounding.touch
+        kind, touch, parts = self.s.retention, self.rounding.touch, self.s.parts
+        decaying = parts.get("before", retentions.before)
+        left = parts.get("after", retentions.after)
         if axes != 2 or kind.kind == "l2" or (kind.lag and not event.first):
             return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
 
         def after(r: Any, W: Array, b: Any, U: Array) -> Array:
-            before = retentions.before(kind, touch, W)
-            moved = steps.weights(way, c, r, before, b, U, axes)
-            return store(retentions.after(kind, touch, W, moved))
+            moved = steps.weights(way, c, r, decaying(kind, touch, W), b, U, axes)
+            return store(left(kind, touch, W, moved))
 
         return after
 

@@ -16,6 +16,7 @@ from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.rules import names_with
 from atlas_ref.vectors.inputs import regimes
+from atlas_ref.vectors.inputs.axes import deep_draws
 from atlas_ref.vectors.inputs.stream import chosen, count_sketches, dyadic
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.topics import Topic
@@ -81,6 +82,7 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     inputs = {key: _values(seed, key, value, convention) for key, value in case.inputs.items()}
     if parametrised:
         inputs |= _short_steps(seed, inputs, convention)
+        inputs |= deep_draws.settled(seed, case, inputs)
     else:
         phase = "phase" in topic.regimes
         inputs |= _resuming(seed, header, inputs, convention, phase, history=history)

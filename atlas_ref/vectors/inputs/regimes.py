@@ -12,6 +12,7 @@ from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.tnt import parameters as tnt_parameters
 from atlas_ref.vectors.inputs import erase_regimes
+from atlas_ref.vectors.inputs.axes import deep_draws
 from atlas_ref.vectors.inputs.stream import chosen, whole
 
 Inputs = dict[str, Any]
@@ -239,4 +240,7 @@ REGIMES: dict[str, Regime] = {
     "bonus": erase_regimes.bonus,
     "long": erase_regimes.long,
     "tiny keys": erase_regimes.tiny_keys,
+    "without momentum": deep_draws.without_momentum,
+    "from before": deep_draws.from_before,
+    "thresholds": deep_draws.thresholds,
 }

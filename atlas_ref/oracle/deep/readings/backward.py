@@ -32,7 +32,8 @@ def _held(x: Any) -> Any:
     return None if x is None else ops.stop_gradient(x)
 
 
-def _fixed_inputs(*names: str) -> Callable[[Inputs, Settings], Inputs]:
+def fixed_inputs(*names: str) -> Callable[[Inputs, Settings], Inputs]:
+    """A case with tensors that have no gradient."""
     return lambda inputs, s: {n: _held(x) if n in names else x for n, x in inputs.items()}
 
 
@@ -82,7 +83,7 @@ BACKWARD: tuple[Reading, ...] = (
         "values had no gradient",
         made_in=full,
         grad=True,
-        inputs=_fixed_inputs("in/v"),
+        inputs=fixed_inputs("in/v"),
     ),
     Reading(
         "window weights held fixed",
@@ -91,7 +92,7 @@ BACKWARD: tuple[Reading, ...] = (
             full(at) and ("in/window_gate" in at.inputs or "in/window_weights" in at.inputs)
         ),
         grad=True,
-        inputs=_fixed_inputs("in/window_gate", "in/window_weights"),
+        inputs=fixed_inputs("in/window_gate", "in/window_weights"),
     ),
     Reading(
         "slope held fixed",
@@ -133,7 +134,7 @@ BACKWARD: tuple[Reading, ...] = (
         "the momentum gate had no gradient",
         made_in=both(full, holds("in/momentum"), again),
         grad=True,
-        inputs=_fixed_inputs("in/momentum"),
+        inputs=fixed_inputs("in/momentum"),
     ),
     Reading(
         "weights not carried back",
@@ -159,14 +160,14 @@ BACKWARD: tuple[Reading, ...] = (
         "the retain gate had no gradient",
         made_in=lambda at: full(at) and at.s.c.gate != "none",
         grad=True,
-        inputs=_fixed_inputs("in/retain"),
+        inputs=fixed_inputs("in/retain"),
     ),
     Reading(
         "step held fixed",
         "step sizes had no gradient",
         made_in=both(full, holds("in/step_size")),
         grad=True,
-        inputs=_fixed_inputs("in/step_size"),
+        inputs=fixed_inputs("in/step_size"),
     ),
     Reading(
         "Newton-Schulz passed straight through",
@@ -202,6 +203,6 @@ BACKWARD: tuple[Reading, ...] = (
         "reads not carried back",
         "queries had no gradient",
         grad=True,
-        inputs=_fixed_inputs("in/q"),
+        inputs=fixed_inputs("in/q"),
     ),
 )

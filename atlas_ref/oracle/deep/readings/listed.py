@@ -10,15 +10,19 @@ from atlas_ref.oracle.deep.readings.axes import AXES
 from atlas_ref.oracle.deep.readings.backward import BACKWARD
 from atlas_ref.oracle.deep.readings.events import EVENTS
 from atlas_ref.oracle.deep.readings.function import FUNCTION
+from atlas_ref.oracle.deep.readings.losses import LOSSES
+from atlas_ref.oracle.deep.readings.momenta import MOMENTA
 from atlas_ref.oracle.deep.readings.reading import Reading, readings, seen
+from atlas_ref.oracle.deep.readings.retained import RETAINED
 from atlas_ref.oracle.deep.readings.tokens import TOKENS
 from atlas_ref.oracle.deep.readings.write import WRITE
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.types import Array
 
-#: Mistakes of the forward pass, and of the outer gradient.
-FORWARD: tuple[Reading, ...] = (*FUNCTION, *WRITE, *TOKENS, *EVENTS)
-MISTAKES: tuple[Reading, ...] = (*FORWARD, *BACKWARD)
+#: Mistakes of the forward pass, of the outer gradient, and of what a user chooses of a write.
+FORWARD: tuple[Reading, ...] = (*FUNCTION, *WRITE, *MOMENTA, *TOKENS, *EVENTS)
+KNOBS: tuple[Reading, ...] = (*LOSSES, *RETAINED)
+MISTAKES: tuple[Reading, ...] = (*FORWARD, *BACKWARD, *KNOBS)
 
 
 def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:

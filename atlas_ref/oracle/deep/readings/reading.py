@@ -57,6 +57,11 @@ def seen(case: Any, chosen: Sequence[Reading] = ()) -> Seen:
     return Seen(case, s)
 
 
+def with_parts(**parts: Callable[..., Any]) -> Callable[[Settings], Settings]:
+    """Settings with functions of the bias, the retention or the network in place of their own."""
+    return lambda s: s._replace(parts={**s.parts, **parts})
+
+
 def always(at: Seen) -> bool:
     """A reading that can be made of every case."""
     return True

@@ -41,11 +41,12 @@ def of_first_row(*beginnings: str) -> Callable[[Inputs, Settings], Inputs]:
     }
 
 
-def _changed(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs, Settings], Inputs]:
+def changed(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs, Settings], Inputs]:
+    """A case with another value of a tensor."""
     return lambda inputs, s: {**inputs, name: change(inputs[name])}
 
 
-def _late(axis: int) -> Callable[[Array], Array]:
+def late(axis: int) -> Callable[[Array], Array]:
     """Entries one token late, the first twice."""
 
     def change(x: Array) -> Array:
@@ -95,19 +96,19 @@ TOKENS: tuple[Reading, ...] = (
         "values one token early",
         "keys had the values of the next token",
         made_in=tokens,
-        inputs=_changed("in/v", _early),
+        inputs=changed("in/v", _early),
     ),
     Reading(
         "keys one token late",
         "values had the keys of the token before",
         made_in=tokens,
-        inputs=_changed("in/k", _late(-2)),
+        inputs=changed("in/k", late(-2)),
     ),
     Reading(
         "query one token late",
         "tokens read with the query before",
         made_in=lambda at: at.tokens > 1,
-        inputs=_changed("in/q", _late(-2)),
+        inputs=changed("in/q", late(-2)),
     ),
     Reading("key read", "tokens read with their keys", inputs=_renamed("in/q", "in/k")),
     Reading(
@@ -121,7 +122,7 @@ TOKENS: tuple[Reading, ...] = (
             f"{name} of the token before",
             f"{name} gates were one token late",
             made_in=both(holds(f"in/{name}"), tokens, again if name == "momentum" else writes),
-            inputs=_changed(f"in/{name}", _late(-1)),
+            inputs=changed(f"in/{name}", late(-1)),
         )
         for name in ("retain", "momentum", "step_size", "window_gate")
     ),
@@ -168,7 +169,7 @@ TOKENS: tuple[Reading, ...] = (
         "window weights of the token before",
         "a write had the window weights of the token before",
         made_in=both(holds("in/window_weights"), tokens),
-        inputs=_changed("in/window_weights", _late(-2)),
+        inputs=changed("in/window_weights", late(-2)),
     ),
     Reading(
         "window weights reversed",
@@ -184,7 +185,7 @@ TOKENS: tuple[Reading, ...] = (
         "given window weights reversed",
         "given weights by lag ran from the oldest token",
         made_in=both(holds("in/window_weights"), several),
-        inputs=_changed("in/window_weights", lambda x: ops.flip(x, -1)),
+        inputs=changed("in/window_weights", lambda x: ops.flip(x, -1)),
     ),
     Reading(
         "window_gate ignored",

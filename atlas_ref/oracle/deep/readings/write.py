@@ -185,12 +185,6 @@ WRITE: tuple[Reading, ...] = (
         ops={"S": lambda compute, m, S, a, g: compute(m if a is None else m * a, S, a, g)},
     ),
     Reading(
-        "network mapped before it learned",
-        "the network of the momentum mapped each gradient before it learned of it",
-        made_in=lambda at: at.s.deep_momentum is not None and writes(at),
-        settings=lambda s: s._replace(learns_first=False),
-    ),
-    Reading(
         "direction transposed",
         "directions of square matrices were transposed",
         made_in=_has_square,
