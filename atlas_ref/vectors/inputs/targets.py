@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.axes.maps import MAPS as YOUNGER_MAPS
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
@@ -112,7 +113,7 @@ TARGETS = (
 )
 
 #: Targets that came to the set of long vectors later, in the order in which they came.
-LATER = (*DEEP, *TNT, *DPLR, *MEMORIES, *YOUNGER_MAPS, *FORMULAS)
+LATER = (*DEEP, *TNT, *DPLR, *MEMORIES, *YOUNGER_MAPS, *FORMULAS, *DEEP_AXES)
 
 
 class _Named(Protocol):

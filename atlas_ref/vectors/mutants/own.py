@@ -18,7 +18,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import formulas
-from atlas_ref.oracle.identify.readings.nodes import redrawn, relative
+from atlas_ref.oracle.identify.readings.nodes import relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
@@ -26,6 +26,7 @@ from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import LATER
+from atlas_ref.vectors.mutants import younger
 from atlas_ref.vectors.mutants.mistake import WAY, Results
 
 #: Settings that bfloat16 lets pass under some target: those of a guard, an eps, the other form of gelu,
@@ -42,9 +43,6 @@ FINE = (
 
 #: Mistakes of a formula of gates that bfloat16 lets pass.
 FINE_MISTAKES = ("gate in bfloat16", "gate in float16", "softplus in float32")
-
-#: Settings that are younger than the published sets, whose mutants never change (VEC-22).
-YOUNGER = ("parameters.bias", "parameters.retention", "parameters.deep_momentum")
 
 #: Results that are tokens of the call, as they came, and its place in the document.
 KEPT = re.compile(
@@ -82,8 +80,12 @@ def readings(case: Case) -> list[Any]:
     searched = _searched(case.header.rule)
     rule, stated = case.header.rule, frozenset(case.header.parameters or {})
     every = [each for each in searched.settings(case, ()) if tried(each, rule, stated)]
-    every += [each for each in searched.departures(case) if each.name not in FINE_MISTAKES]
-    moved = case.replaced(inputs=redrawn(case.inputs))
+    every += [
+        each
+        for each in searched.departures(case)
+        if each.name not in FINE_MISTAKES and younger.shown(each, case)
+    ]
+    moved = younger.redrawn(case)
     own = _exact(moved, ())
     return [each for each in every if apart(own, _exact(moved, (each,)))]
 
@@ -97,10 +99,12 @@ def tried(setting: Any, rule: str, stated: frozenset[str] = frozenset()) -> bool
     if rule == dplr_targets.RULE:
         member = setting.change.get("parameters.member", dplr_targets.NAMES[0])
         made = next((each for each in formulas.MADE if each in stated), "")
-        younger = (*formulas.MADE, *formulas.SETTINGS) if made else ()
-        names = {f"parameters.{name}" for name in (*dplr_targets.SETTINGS, *younger)}
+        also = (*formulas.MADE, *formulas.SETTINGS) if made else ()
+        names = {f"parameters.{name}" for name in (*dplr_targets.SETTINGS, *also)}
         return member in dplr_targets.NAMES and setting.change.keys() <= names
-    return not setting.name.startswith((*FINE, *YOUNGER))
+    if setting.name.startswith(younger.YOUNGER):
+        return younger.tried(setting)
+    return not setting.name.startswith(FINE)
 
 
 def kernel(case: Case, dtype: str, chosen: tuple[Any, ...] = ()) -> Results:

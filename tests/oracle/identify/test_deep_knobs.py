@@ -32,7 +32,7 @@ OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
 #: Mistake -> a target and a topic whose case shows it.
 SHOWN = {
     "power of the error not lowered": ("lp", "square"),
-    "power left out of the slope": ("moneta", "square"),
+    "power left out of the slope": ("lp", "square"),
     "threshold left out of the slope": ("huber-coordinate", "square"),
     "branches of the threshold exchanged": ("huber-norm", "square"),
     "threshold of the squared norm": ("huber-norm", "square"),

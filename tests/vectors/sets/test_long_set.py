@@ -11,6 +11,7 @@ import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.rules import FAMILY
+from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.axes.maps import MAPS
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
@@ -34,6 +35,7 @@ PUBLISHED = {
     137: "c6149300ca3dc45471e2b3632e17c2b9b96a826b8d613a9c4ce136ab3820c2cf",
     321: "8da0f7a3c628626dacb9123b0f3a57131aeb29f66f9674a6adcc9480e2b58f0a",
     334: "c9316720038ec98d165e92946a8835561afd1e8f7e08a5eb904b90dbdd29e54c",
+    456: "273764400ee932b67e334d43cbceee1788b957488d71fb9d0575b402eb574593",
 }
 
 
@@ -69,7 +71,7 @@ def dplr_set(every):
     return {name: pair for name, pair in every.items() if pair[0].rule == "dplr"}
 
 
-@pytest.mark.clause("VEC-20", "VEC-23", "VEC-25")
+@pytest.mark.clause("VEC-20", "VEC-23", "VEC-25", "VEC-26")
 def test_vectors_of_earlier_versions_are_the_first_and_never_change(every) -> None:
     rules = [each.rule for each, _ in every.values()]
     assert rules[:90].count("tnt") == rules[:137].count("dplr") == 0
@@ -77,7 +79,8 @@ def test_vectors_of_earlier_versions_are_the_first_and_never_change(every) -> No
     assert set(rules[137:321]) == {"dplr"}
     assert set(rules[321:334]) == {"tnt"}
     targets = [each.target for each, _ in every.values()]
-    assert set(targets[334:]) == {target.name for target in (*MEMORIES, *MAPS, *FORMULAS)}
+    assert set(targets[334:456]) == {target.name for target in (*MEMORIES, *MAPS, *FORMULAS)}
+    assert set(targets[456:]) == {target.name for target in DEEP_AXES}
     assert {each.target for each, _ in every.values() if each.rule == "tnt"} == {
         target.name for target in TNT
     }
@@ -168,9 +171,10 @@ def test_recorded_values_are_certified(long_set) -> None:
         assert all(value.tobytes() == case.recorded[key].tobytes() for key, value in found.items())
 
 
-@pytest.mark.clause("VEC-1", "VEC-10", "VEC-22")
+@pytest.mark.clause("VEC-1", "VEC-10", "VEC-22", "VEC-26")
 def test_deep_memories_are_small_and_may_be_cut_where_the_manifest_says(deep_set) -> None:
-    assert {each.target for each, _ in deep_set.values()} == {target.name for target in DEEP}
+    targets = {target.name for target in (*DEEP, *DEEP_AXES)}
+    assert {each.target for each, _ in deep_set.values()} == targets
     cut = 0
     for name, (each, case) in deep_set.items():
         assert cases.length(case) <= 8
@@ -189,7 +193,7 @@ def test_deep_memories_are_small_and_may_be_cut_where_the_manifest_says(deep_set
     assert cut > 10
 
 
-@pytest.mark.clause("VEC-6", "VEC-22", "VEC-23", "VEC-24")
+@pytest.mark.clause("VEC-6", "VEC-22", "VEC-23", "VEC-24", "VEC-26")
 def test_values_of_rules_that_came_later_are_certified(deep_set, tnt_set, dplr_set) -> None:
     pytest.importorskip("flint", reason="python-flint is not installed")
     from atlas_ref.vectors.sets.expected import expected
@@ -206,16 +210,16 @@ def test_values_of_rules_that_came_later_are_certified(deep_set, tnt_set, dplr_s
 def test_the_set_is_verified() -> None:
     found = verify(FOLDER)
     assert found.problems == []
-    assert found.counts == {"vectors": 456, "negative": 0, "large": 0}
+    assert found.counts == {"vectors": 544, "negative": 0, "large": 0}
 
 
 @pytest.mark.clause("VEC-18", "VEC-21", "VEC-22")
 def test_the_published_matrix_is_about_this_set(every) -> None:
     published = json.loads((FOLDER.parent / "v2-kill-matrix.json").read_text())
-    assert (published["set"], published["version"]) == ("v2", "1.5.0")
+    assert (published["set"], published["version"]) == ("v2", "1.6.0")
     assert published["alarms"] == published["lost"] == []
     for dtype in FORMATS:
-        assert published["counts"][dtype] == {"killed": 5744, "mutants": 5744}
+        assert published["counts"][dtype] == {"killed": 8011, "mutants": 8011}
         for each, _ in every.values():
             kills = published["targets"][each.target]["kills"]
             assert all(each.name in kills[mutant][dtype] for mutant in each.kills[dtype])

@@ -1,4 +1,4 @@
-"""Targets of the rule deep_memory on axes that came after its published targets."""
+"""Targets of the rule deep_memory on axes that came after its published targets (VEC-26)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ DEEP_AXES = (
     _target("elastic-net", {"retention": {"kind": "elastic_net", "threshold": 0.25}}),
     _target("sphere", {"memory": PERCEPTRON, "retention": {"kind": "sphere", "over": "row"}}),
     _target("simplex", {"retention": {"kind": "kl", "over": "column", "size": 1.5}}),
-    _target("ftrl", {"retention": {"kind": "ftrl", "threshold": 0.25}}),
+    _target("ftrl", {"retention": {"kind": "ftrl", "threshold": 0.2265625}}),
     _target(
         "lq", {"memory": PERCEPTRON, "retention": {"kind": "lq", "power": 3.0, "link": "mirror"}}
     ),
