@@ -227,10 +227,10 @@ def initial_state(
     """The state before the first token, from the initial tensors of the case (CONV-34)."""
     leading = tokens.k.shape[:-2]
     M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, rule.d_phi(config)))
-    if "in/M0" in inputs:
-        M = _plain_layout(inputs["in/M0"], case)
-    momentum = {"S": _plain_layout(inputs["in/S0"], case)} if "in/S0" in inputs else {}
-    state = rule.start(config, leading, M=M, **momentum)
+    state = rule.start(config, leading, M=M)
+    for name in ("M", "S"):  # checked as the file was read; a call before may have overflowed
+        if f"in/{name}0" in inputs:
+            state = state.replaced(**{name: _plain_layout(inputs[f"in/{name}0"], case)})
     if "in/M_ref" in inputs:
         state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
     if case.header.phase is not None:

@@ -383,3 +383,18 @@ def test_a_learned_schedule_has_no_other_form_and_no_case_of_a_level(
     last = {**case.header.plain()["schedule"], "first_step": 10**18 - 8}
     with pytest.raises(atlas_ref.CaseError, match="the step after 8 tokens has more than 18 dig"):
         atlas_ref.make({**case.header.plain(), "schedule": last}, case.inputs)
+
+
+@pytest.mark.clause("CASE-21", "CASE-37")
+def test_a_memory_that_overflows_after_tokens_whose_gates_decide_is_no_fault_of_the_tool() -> None:
+    case = new(
+        Request(rule="cms", periods=(1, 3), levels=("delta", "delta"), learned=True, cotangent=True)
+    )
+    huge = atlas_ref.make(case.header, {**case.inputs, "in/x": case.inputs["in/x"] * 1e60})
+    for grad in (False, True):
+        results = atlas_ref.evaluate(huge, grad=grad)
+        assert not np.isfinite(results.tensors["out/y"][:, :, -1]).all()
+        assert "out/y" in results.not_finite
+    zeros = {"out/y": np.zeros_like(results.tensors["out/y"])}
+    rows = check(atlas_ref.make(huge.header, {**huge.inputs, **zeros}))
+    assert [row.verdict for row in rows] == ["UNDECIDABLE"]

@@ -266,3 +266,18 @@ def test_tools_that_look_into_one_memory_say_that_nested_levels_are_none(
         ran = cli(*command)
         assert (ran.code, ran.err) == (2, f"atlas-ref: {file}: rule cms: {what}{why}\n")
     assert not (tmp_path / "each").exists()
+
+
+@pytest.mark.clause("CASE-21", "CASE-36")
+def test_a_memory_that_overflows_within_a_context_is_no_fault_of_the_tool() -> None:
+    case = new(
+        Request(rule="cms", periods=(1, 3), levels=("delta", "delta"), nested=True, cotangent=True)
+    )
+    huge = atlas_ref.make(case.header, {**case.inputs, "in/x": case.inputs["in/x"] * 1e60})
+    for grad in (False, True):
+        results = atlas_ref.evaluate(huge, grad=grad)
+        assert not np.isfinite(results.tensors["out/y"][:, :, -1]).all()
+        assert "out/y" in results.not_finite
+    zeros = {"out/y": np.zeros_like(results.tensors["out/y"])}
+    rows = check(atlas_ref.make(huge.header, {**huge.inputs, **zeros}))
+    assert [row.verdict for row in rows] == ["UNDECIDABLE"]
