@@ -5,10 +5,12 @@ Specified in specs/case.md, CASE-27, and specs/sources.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.features import FEATURES
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensors import LEVEL, bare
 from atlas_ref.oracle.family.departures import features
@@ -17,9 +19,14 @@ from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.report.nearest import Words, nearest_convention
+from atlas_ref.oracle.subjects.block import parts
+from atlas_ref.oracle.subjects.subject import BLOCK
 
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")
+
+#: Features of a block: the key that states each, and the clause that says what it does.
+OF_BLOCKS = {"nested": ("nested", "CMS-23"), "learned": ("schedule.learned", "CMS-20")}
 
 
 class Failure(NamedTuple):
@@ -163,10 +170,36 @@ def explained(
         command=command,
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
-        features=tuple(features(checked.case).values()),
+        features=_case_has(checked.case),
     )
     failure = _by_replay(failure, checked)
     return failure._replace(nearest=nearest(checked, rows))
+
+
+def _case_has(case: Case) -> tuple[str, ...]:
+    """What kernels tend to miss of a case; of a block, what its levels have too (CASE-27).
+
+    Who writes is no such thing of a level, since every block has a schedule.
+    """
+    if case.header.rule != BLOCK:
+        return tuple(features(case).values())
+    words = [
+        f"{key} ({FEATURES[name].meaning}, {clause_of})"
+        for name, (key, clause_of) in OF_BLOCKS.items()
+        if FEATURES[name].is_of(case)
+    ]
+    for number, part in enumerate(parts(case)):
+        own = features(part)
+        if number == 0 and "in/reset" in own:
+            words.append(own["in/reset"])
+        words += [
+            re.sub(r"\bin/", f"in/level{number}/", each)
+            if name.startswith("in/")
+            else f"{each} of level {number}"
+            for name, each in own.items()
+            if name not in ("in/active", "in/reset")
+        ]
+    return tuple(words)
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:

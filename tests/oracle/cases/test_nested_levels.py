@@ -281,3 +281,27 @@ def test_a_memory_that_overflows_within_a_context_is_no_fault_of_the_tool() -> N
     zeros = {"out/y": np.zeros_like(results.tensors["out/y"])}
     rows = check(atlas_ref.make(huge.header, {**huge.inputs, **zeros}))
     assert [row.verdict for row in rows] == ["UNDECIDABLE"]
+
+
+@pytest.mark.clause("CASE-27")
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("nested", "nested (contexts that begin from a slower level, CMS-23)"),
+        ("learned", "schedule.learned (gates that decide which level writes, CMS-20)"),
+    ],
+)
+def test_a_failure_of_a_block_says_what_it_has_that_kernels_tend_to_miss(
+    kind: str, words: str, cli: Any, tmp_path: Any
+) -> None:
+    levels = ({"rule": "omega", "window": 3}, {"rule": "delta"})
+    request = Request(rule="cms", levels=levels, periods=(1, 3), reset=5, history=2, **{kind: True})
+    case = new(request)
+    wrong = {"out/y": atlas_ref.evaluate(case).tensors["out/y"] + 1.0}
+    atlas_ref.save(tmp_path / "wrong", case.header, {**case.inputs, **wrong})
+    (failure,) = cli("check", tmp_path / "wrong", "--json").json["failures"]
+    assert failure["case_has"] == [
+        words,
+        "in/reset (1 start of a sequence)",
+        "in/level0/window_k (a window from before)",
+    ]
