@@ -155,9 +155,9 @@ def without_effect(request: Request, case: Case) -> list[str]:
 
 
 def _changes_nothing(request: Request, key: str, case: Case) -> bool:
-    default = Request.model_fields[key].default
-    if getattr(request, key) == default:
-        return False
+    default, stated = Request.model_fields[key].default, getattr(request, key)
+    if stated == default or stated == getattr(case.header, key, None):
+        return False  # a case that can have no other level may be asked for it
     try:
         other = new(request.replaced(**{key: default}))
     except CaseError:

@@ -220,6 +220,7 @@ def test_initial_states_are_neither_zero_nor_symmetric():
         ({"rule": "newton_schulz", "tokens": 5}, ["tokens"]),
         ({"rule": "feature_map", "d_out": 5, "reset": 3}, ["d_out", "reset"]),
         ({"rule": "delta", "level": "token", "batch": 3, "d_model": 7}, []),
+        ({"rule": "cms", "level": "token"}, []),
         ({"rule": "omega", "feature_map": {"kind": "random_fourier"}, "features": 6}, []),
     ],
 )
