@@ -250,8 +250,11 @@ class Pulse(Frozen):
         Raises:
             ValueError: a level that is none of them.
         """
-        if not 0 <= level < len(self.active):
-            raise ValueError(f"level: {level}, expected one of {len(self.active)}, counted from 0")
+        whole = isinstance(level, int | np.integer) and not isinstance(level, bool)
+        if not whole or not 0 <= level < len(self.active):
+            raise ValueError(
+                f"level: {level!r}, expected one of {len(self.active)}, counted from 0"
+            )
         return self.active[level]
 
     @property

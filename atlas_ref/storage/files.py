@@ -171,16 +171,19 @@ def write(
         durable: as for `write_bytes`.
 
     Raises:
-        ValueError: what is wrong with the place or the tensors, without the file's name.
+        ValueError: what is wrong with the place or the tensors, without the file's name; a file that
+            `read` would refuse for its size.
     """
-    write_bytes(
-        path,
-        safetensors.numpy.save(
-            {name: _storable(name, array) for name, array in tensors.items()},
-            metadata=None if metadata is None else dict(metadata),
-        ),
-        durable=durable,
+    if len(tensors) > TENSORS:
+        raise ValueError(f"{len(tensors)} tensors, at most {TENSORS} are read")
+    data = safetensors.numpy.save(
+        {name: storable(name, array) for name, array in tensors.items()},
+        metadata=None if metadata is None else dict(metadata),
     )
+    length = int.from_bytes(data[:8], "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes, at most {LONGEST_HEADER} are read")
+    write_bytes(path, data, durable=durable)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
@@ -217,11 +220,17 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _storable(name: str, array: Any) -> np.ndarray[Any, Any]:
+def storable(name: str, array: Any) -> np.ndarray[Any, Any]:
+    """An array as a file holds it: contiguous, in the byte order of the machine.
+
+    Raises:
+        ValueError: a dtype that the format does not have, by the name of the tensor.
+    """
     array = np.asarray(array)
     if array.dtype.name not in NAMES:
         raise ValueError(f"{name}: dtype {array.dtype} cannot be stored")
-    return np.ascontiguousarray(array).reshape(array.shape)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return np.ascontiguousarray(native).reshape(array.shape)
 
 
 def _replace(target: Path, data: bytes, durable: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant, shown
 from atlas_ref.storage import files
-from atlas_ref.storage.json_text import decoded
+from atlas_ref.storage.json_text import DEEPEST, LONGEST, decoded
 from atlas_ref.types import Frozen, read_only
 from tape import plain
 
@@ -86,15 +87,21 @@ def packed(held: Held) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON object of some data, and its tensors by name (LIFE-2, LIFE-3).
 
     Raises:
-        ValueError: names the place of what is neither data nor a number.
+        ValueError: names the place of what is neither data nor a number, or what `load` would not
+            read.
     """
     tensors: dict[str, Any] = {}
-    parts = {
-        kind: described(value, tensors, kind)
-        for kind, value in held._asdict().items()
-        if value is not None
-    }
-    return {"schema": SCHEMA, "parts": parts}, tensors
+    try:
+        parts = {
+            kind: described(value, tensors, kind)
+            for kind, value in held._asdict().items()
+            if value is not None
+        }
+        header = {"schema": SCHEMA, "parts": parts}
+        decoded(json.dumps(header))
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
+    return header, tensors
 
 
 def sealed(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, str]:
@@ -151,6 +158,7 @@ def described(value: Any, tensors: dict[str, Any], place: str) -> Any:
 
 def _described(value: Any, tensors: dict[str, Any], place: str, mark: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
+        _check_number(value, place)
         return {"value": value}
 
     def below(name: str, each: Any) -> Any:
@@ -161,14 +169,27 @@ def _described(value: Any, tensors: dict[str, Any], place: str, mark: str) -> An
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"of": _name(value, place), "fields": _fields(value._asdict(), below)}
     if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{place}: key {shown(key)}, a word is needed")
         return {"dict": _fields(value, below)}
     if isinstance(value, tuple | list):
         word = "tuple" if isinstance(value, tuple) else "list"
         return {word: [below(str(i), each) for i, each in enumerate(value)]}
     if isinstance(getattr(value := plain(value), "dtype", None), np.dtype):
-        tensors[place] = backend.of(value).to_host(value)
+        if place in tensors:
+            raise ValueError(f"{place}: two tensors have this name, a key must have no dot")
+        tensors[place] = files.storable(place, backend.of(value).to_host(value))
         return {"tensor": place}
     raise ValueError(f"{place}: {type(value).__name__} is no data")
+
+
+def _check_number(value: Any, place: str) -> None:
+    """Refuse a number that JSON does not have, or that no reader takes (LIFE-2)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{place}: {value}, a finite number is needed")
+    if isinstance(value, int) and not -(10 ** (LONGEST - 1)) < value < 10**LONGEST:
+        raise ValueError(f"{place}: a whole number of at most {LONGEST} digits is needed")
 
 
 def _fields(inside: Mapping[str, Any], below: Callable[[str, Any], Any]) -> dict[str, Any]:

@@ -91,11 +91,12 @@ def test_1_14_of_the_four_default_levels_are_active() -> None:
 @pytest.mark.clause("PULSE-1")
 def test_a_pulse_knows_no_level_but_its_own() -> None:
     pulse = Conductor(periods=(1, 8)).pulse
-    for wrong in (-1, 2):
+    for wrong in (-1, 2, 0.0, True, "0", None):
         with pytest.raises(
-            ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"
+            ValueError, match=rf"^level: {wrong!r}, expected one of 2, counted from 0$"
         ):
             pulse.is_active(wrong)
+    assert pulse.is_active(np.int64(1))
 
 
 @pytest.mark.clause("PULSE-2", "PULSE-6")

@@ -86,6 +86,17 @@ def test_a_file_says_what_each_tensor_is_in_words_that_other_programs_read(tmp_p
     assert tensors["params/gates.retain.W"].shape == (2, 1, 7)
 
 
+ONE = np.ones(1)
+
+
+def nest(depth: int) -> list[Any]:
+    """A list in a list in a list."""
+    inside: list[Any] = []
+    for _ in range(depth):
+        inside = [inside]
+    return inside
+
+
 def structure(of: str, **fields: Any) -> dict[str, Any]:
     return {"state": {"of": of, "fields": {name: {"value": x} for name, x in fields.items()}}}
 
@@ -157,12 +168,37 @@ def test_a_state_that_contradicts_itself_is_refused_by_the_name_of_its_field(tmp
         (Held(state={"a": object()}), "state/a: object is no data"),
         (Held(params=[{"b": np.float64}]), "params/0.b: type is no data"),
         (Held(context=iter("a")), "context: str_ascii_iterator is no data"),
+        (Held(state={"a.b": ONE, "a": {"b": ONE}}), "state/a.b: two tensors have this name"),
+        (Held(state={1: ONE}), "state: key 1, a word is needed"),
+        (Held(state=[0.5, float("inf")]), "state/1: inf, a finite number is needed"),
+        (Held(state={"a": float("nan")}), "state/a: nan, a finite number is needed"),
+        (Held(state=(10**18,)), "state/0: a whole number of at most 18 digits is needed"),
+        (Held(state=np.array([None])), "state: dtype object cannot be stored"),
+        (Held(state=nest(60)), "nested more than 100 levels deep"),
+        (Held(state=nest(5000)), "nested more than 100 levels deep"),
+        (Held(state=[ONE] * 20_001), "20001 tensors, at most 20000 are read"),
+        (Held(state=["a" * 5_000_000]), "at most 5000000 are read"),
     ],
 )
 def test_what_is_no_data_is_refused_by_its_place(held, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         lifetimes.save(tmp_path / "a.safetensors", held)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.clause("LIFE-2", "LIFE-5")
+def test_numbers_of_another_byte_order_come_back(tmp_path):
+    x = np.arange(6.0).reshape(2, 3)
+    for given in (x.astype(">f8"), np.asfortranarray(x)):
+        lifetimes.save(tmp_path / "a.safetensors", Held(state=given))
+        assert same_bits(lifetimes.load(tmp_path / "a.safetensors").state, x)
+
+
+@pytest.mark.clause("LIFE-2", "LIFE-5")
+def test_whole_numbers_at_the_limit_come_back(tmp_path):
+    numbers = (10**18 - 1, -(10**17) + 1, 5e-324, -0.0)
+    lifetimes.save(tmp_path / "a.safetensors", Held(state=numbers))
+    assert str(lifetimes.load(tmp_path / "a.safetensors").state) == str(numbers)
 
 
 @pytest.mark.clause("LIFE-2")
