@@ -8,6 +8,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import parameters, tensors
+from atlas_ref.oracle.dplr.members import SECOND
 from atlas_ref.vectors.inputs.stream import chosen, dyadic, whole
 
 Inputs = dict[str, Any]
@@ -41,6 +42,21 @@ def first_memory(seed: int, inputs: Inputs, case: Case) -> Inputs:
     (shape,) = tensors.shapes(own, inputs)["in/M0"]
     names = ("in/M0", "in/M_bar") if "in/y_bar" in inputs else ("in/M0",)
     return inputs | {name: dyadic(seed, name, shape, most=12, scale=0.125) for name in names}
+
+
+def further_state(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """What a member has beside its memory before the first token, and the cotangent of its last.
+
+    It is a momentum, or a sum of squares, which is at least 0.
+    """
+    own = parameters.parsed(case.header)
+    shapes = tensors.shapes(own, inputs)
+    first, cotangent = SECOND[own.of.second]
+    names = (first, cotangent) if "in/y_bar" in inputs else (first,)
+    drawn = {name: dyadic(seed, name, shapes[name][0], most=8, scale=0.125) for name in names}
+    if own.of.second == "A":
+        drawn[first] = np.abs(drawn[first])
+    return inputs | drawn
 
 
 def value_rates(seed: int, inputs: Inputs, case: Case) -> Inputs:

@@ -171,6 +171,23 @@ def _gentle(seed: int, inputs: Inputs, case: Case) -> Inputs:
     return inputs | {name: 0.5 * inputs[name] for name in halved if name in inputs}
 
 
+def _on_bounds(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates on both bounds, between them, and beyond both.
+
+    Five fixed places have one of each under every seed.
+    """
+    c, changed = case.convention, dict(inputs)
+    for name, limits in (("in/retain", c.retain_bounds), ("in/step_size", c.step_bounds)):
+        least, greatest = limits
+        beyond = (0.5 * least, 0.5 * (1.0 + greatest))
+        places = (least, greatest, 0.5 * (least + greatest), *beyond)
+        value = chosen(seed, f"on bounds of {name}", inputs[name].shape, places)
+        flat = value.reshape(-1)
+        flat[1 : 1 + len(places)] = places
+        changed[name] = flat.reshape(value.shape)
+    return changed
+
+
 def _own_tokens(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """A query, a key and a gate for one memory of a TNT, in the place of the shared ones."""
     memory = tnt_parameters.names(tnt_parameters.parsed(case.header))[-1]
@@ -226,12 +243,14 @@ REGIMES: dict[str, Regime] = {
     "tiny": _tiny,
     "cancelling": _cancelling,
     "gentle": _gentle,
+    "on bounds": _on_bounds,
     "own tokens": _own_tokens,
     "equal": _equal,
     "rank one": _rank_one,
     "zero matrix": _zero_matrix,
     "tiny matrix": _tiny_matrix,
     "first memory": erase_regimes.first_memory,
+    "further state": erase_regimes.further_state,
     "value rates": erase_regimes.value_rates,
     "strong erase": erase_regimes.strong_erase,
     "one gate": erase_regimes.one_gate,

@@ -52,6 +52,8 @@ LIST = {
     "parameters.beta_formula=sigmoid": "dplr-gated_delta-twice_sigmoid",
     "dplr: momentum average": "dplr-momentum_delta",
     "dplr: rates exchanged": "dplr-momentum_delta",
+    "dplr: S0 ignored": "dplr-momentum_delta",
+    "dplr: A0 ignored": "dplr-precond_kda",
 }
 
 OF_MAPS = [target.name for target in MAPS]
@@ -127,6 +129,33 @@ def test_every_mutant_of_a_formula_is_killed_by_a_vector_of_its_target(listing, 
     for dtype in score.FORMATS:
         killed = kills(listing, name, dtype)
         assert made == {each for each in killed if " in chunks of " not in each}
+
+
+@pytest.mark.clause("VEC-25")
+@pytest.mark.parametrize(
+    ("name", "first", "cotangent"),
+    [
+        ("dplr-momentum_delta", "in/S0", "in/S_bar"),
+        ("dplr-precond_kda", "in/A0", "in/A_bar"),
+        ("dplr-precond_gated_delta", "in/A0", "in/A_bar"),
+    ],
+)
+def test_a_reset_of_a_vector_returns_to_a_further_state_that_is_not_zero(
+    listing, name, first, cotangent
+) -> None:
+    """So that a kernel which begins or resets it at zero is rejected, forward and back."""
+    held = [atlas_ref.load(FOLDER / each.file) for each in of_target(listing, name)]
+    packed = [case for case in held if first in case.inputs and case.inputs["in/reset"][1:].any()]
+    assert {"in/y_bar" in case.inputs for case in packed} == {False, True}
+    for case in packed:
+        assert np.all(np.any(case.inputs[first] != 0.0, axis=-1))
+        assert ("in/y_bar" in case.inputs) == (cotangent in case.inputs)
+        wrong = case.replaced(
+            inputs={n: np.zeros_like(x) if n == first else x for n, x in case.inputs.items()}
+        )
+        found = atlas_ref.evaluate(wrong).tensors
+        last = f"out/{first[3]}"
+        assert relative_error(found[last], case.recorded[last]) > 0.05
 
 
 @pytest.mark.clause("VEC-25")

@@ -16,11 +16,17 @@ PACKED = Topic(
     "gradient-packed", {**WIDE, "tokens": 6, "pulse": 2, "reset": 3}, (START,), grad=True
 )
 
+#: Topics of members that carry a momentum or a sum of squares beside their memory: both are given.
+STATES = (
+    Topic("state", {**WIDE, "tokens": 6, "pulse": 2, "reset": 3}, (START, "further state")),
+    PACKED._replace(name="gradient-state", regimes=(START, "further state")),
+)
+
 
 def _target(member: str, name: str, **parameters: Any) -> Target:
     fields = {"rule": RULE, "parameters": {"member": member} | parameters}
     grouped = () if MEMBERS[member].second == "A" else (GROUPS,)  # which certify does not have
-    listed = (*SHORT, *grouped, PACKED)
+    listed = (*SHORT, *grouped, PACKED, *(STATES if MEMBERS[member].second else ()))
     # what an implementation without groups, resets and gradients can compute
     return Target(f"dplr-{name}", fields, listed, longer=(), later=True, always=("square",))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from atlas_ref.rules import names_with
 from atlas_ref.vectors.inputs.target import Target
-from atlas_ref.vectors.inputs.topics import TOKENS, TOPICS, Topic
+from atlas_ref.vectors.inputs.topics import SQUARE, TOKENS, TOPICS, Topic
 
 LINEAR = {"newton_schulz": "none"}
 
@@ -28,6 +28,10 @@ SURROGATE = {"reference": "surrogate"}
 #: Topics that a target without Newton-Schulz does not have: they are about other things.
 WITHOUT = ("repeated", "zero", "one", "cancelling", "cancelling-square", "tiny")
 
+#: Gates that are exactly on both of their bounds, and the targets whose gates are given.
+AT_BOUNDS = Topic("gradient-bounds", {**SQUARE, "tokens": 8, "heads": 1}, ("on bounds",), grad=True)
+ON_BOUNDS = ("titans_lmm-bounds", "delta-bounds")
+
 
 def _target(
     name: str, convention: dict[str, Any], without: tuple[str, ...] = WITHOUT, **request: Any
@@ -38,6 +42,8 @@ def _target(
     listed: tuple[Topic, ...] = TOKENS if request.get("level") == "token" else TOPICS
     if convention.get("momentum_kind") == "delta_momentum":
         listed = tuple(each._replace(regimes=(*each.regimes, "gentle")) for each in listed)
+    if name in ON_BOUNDS:
+        listed = (*listed, AT_BOUNDS)
     return Target(name, fields, listed, without, longer=(), later=True)
 
 

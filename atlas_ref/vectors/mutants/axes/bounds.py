@@ -56,6 +56,20 @@ def _kept_at_a_bound(u: Array, least: float, greatest: float) -> Array:
     return ops.where(below, least, ops.where(above, greatest, u))
 
 
+def _kept_at_the_least(u: Array, least: float, greatest: float) -> Array:
+    """The bounded value, whose derivative is 1 on the least value alone."""
+    return ops.where(ops.less(u, least), least, _right(u, 0.5 * least, greatest))
+
+
+def _kept_at_the_greatest(u: Array, least: float, greatest: float) -> Array:
+    """The bounded value, whose derivative is 1 on the greatest value alone."""
+    return ops.where(ops.greater(u, greatest), greatest, _right(u, least, 2.0 * greatest))
+
+
+#: Kernels that have a derivative on a bound, where no computed gate is exactly.
+ON_A_BOUND = (_kept_at_a_bound, _kept_at_the_least, _kept_at_the_greatest)
+
+
 def _of_those_beyond(u: Array, least: float, greatest: float) -> Array:
     """The bounded value, with the cotangents of what is beyond a bound and of nothing else."""
     value = _right(u, least, greatest)
@@ -97,6 +111,18 @@ KINDS = (
         "cotangent kept on a bound of {}",
         "a {} on a bound gets its cotangent",
         _kept_at_a_bound,
+        True,
+    ),
+    Kind(
+        "cotangent kept on the least {}",
+        "a {} on its least value gets its cotangent",
+        _kept_at_the_least,
+        True,
+    ),
+    Kind(
+        "cotangent kept on the greatest {}",
+        "a {} on its greatest value gets its cotangent",
+        _kept_at_the_greatest,
         True,
     ),
     Kind(
@@ -199,8 +225,9 @@ def _made_in(at: Seen, kind: Kind, gate: str) -> bool:
         return False
     if kind.wrong is _of_the_multiplier:
         return bool(at.case.convention.gate == "forget")
-    computed = at.case.header.level == "token"  # no computed gate is exactly on a bound
-    return kind.wrong is not (_kept_at_a_bound if computed else _of_the_bounded_sigmoid)
+    if at.case.header.level == "token":
+        return kind.wrong not in ON_A_BOUND
+    return kind.wrong is not _of_the_bounded_sigmoid
 
 
 def _planted(
