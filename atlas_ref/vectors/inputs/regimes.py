@@ -177,8 +177,8 @@ def _on_bounds(seed: int, inputs: Inputs, case: Case) -> Inputs:
     Five fixed places have one of each under every seed.
     """
     c, changed = case.convention, dict(inputs)
-    for name, limits in (("in/retain", c.retain_bounds), ("in/step_size", c.step_bounds)):
-        least, greatest = limits
+    of_gates: dict[str, Any] = {"in/retain": c.retain_bounds, "in/step_size": c.step_bounds}
+    for name, (least, greatest) in of_gates.items():
         beyond = (0.5 * least, 0.5 * (1.0 + greatest))
         places = (least, greatest, 0.5 * (least + greatest), *beyond)
         value = chosen(seed, f"on bounds of {name}", inputs[name].shape, places)
