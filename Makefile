@@ -50,7 +50,7 @@ lowest:  ## rules, oracle and what they stand on, with the lowest versions that 
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	build/lowest/bin/python -m pytest -q -n auto tests/tape tests/parts tests/rules tests/oracle
 
-# SLOW="--parameters 12" runs at most twelve parameters of each longer proof, spread over all of them.
+# SLOW="--parameters 8" runs at most eight parameters of each longer proof, spread over all of them.
 SLOW ?=
 # Examples of a property, in those of make test. The first lines say the seed; EXPLORED=--hypothesis-seed=7 draws those of 7.
 EXPLORE ?= 5

@@ -83,14 +83,14 @@ def _compared_exactly(row: Comparison, got: Array, want: Array) -> Comparison:
 
 
 def relative_error(got: Array, want: Array) -> float:
-    """||got - want|| / ||want||; ||got|| where want is 0.
+    """||got - want|| / ||want||; ||got|| where want is 0; NaN or infinity where the gap has one.
 
     Right at any scale: the norms are taken of arrays scaled to 1.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         gap, gap_norm = _scaled_norm(got - want)
     size, size_norm = _scaled_norm(want)
-    if gap == 0.0 or math.isinf(gap):
+    if gap == 0.0 or not math.isfinite(gap):
         return gap
     return gap * gap_norm if size == 0.0 else (gap / size) * (gap_norm / size_norm)
 

@@ -61,6 +61,9 @@ def test_the_measure_neither_overflows_nor_vanishes():
     assert relative_error(np.array([TINY]), np.array([2 * TINY])) == 0.5
     assert relative_error(np.array([1.0]), np.array([TINY])) == math.inf
     assert relative_error(np.array([-1.7e308]), np.array([1.7e308])) == math.inf
+    assert relative_error(np.array([1.0, 2.0]), np.array([math.inf, 1.0])) == math.inf
+    for got, want in (([1.0, 2.0], [math.nan, 1.0]), ([math.inf, 1.0], [math.inf, 1.0])):
+        assert math.isnan(relative_error(np.array(got), np.array(want)))
     assert relative_error(np.array([1.0]), np.array([1e300])) == 1.0
 
 
