@@ -18,7 +18,7 @@ from atlas_ref.layers import projection
 from atlas_ref.levels.level import Level, begins_chunk, run_level
 from atlas_ref.levels.pulse import SETTINGS, Conductor, Unit
 from atlas_ref.rules.checks import precision
-from atlas_ref.types import Array, Count, Dims, Frozen, Pulse
+from atlas_ref.types import Array, Count, Dims, Frozen, Pulse, check_kind
 from tape import ops, plain
 
 #: Distance of the seeds of two levels, so that no two blocks share a level's parameters.
@@ -182,8 +182,8 @@ def run(
     Raises:
         ValueError: parameters, tokens or a context that contradict the configuration.
     """
-    T = x.shape[-2] if len(x.shape) == 3 else 0
     check_call(config, params, x, context, reset)
+    T = x.shape[-2]
     schedule = context.conductor.schedule(T)
     starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
     states, reads = [], []
@@ -254,6 +254,7 @@ def check_call(config: Config, params: Params, x: Array, context: Context, reset
     Raises:
         ValueError: names what is wrong, what was found and what is needed.
     """
+    _check_kinds(params, x, context)
     k = len(config.levels)
     if len(params.levels) != k or params.logits.shape != (k,):
         sizes = f"{len(params.levels)} levels and logits of shape {params.logits.shape}"
@@ -292,3 +293,12 @@ def check_call(config: Config, params: Params, x: Array, context: Context, reset
         raise ValueError(
             f"reset: {mask.dtype} of shape {mask.shape}, expected bool of shape {x.shape[-2:-1]}"
         )
+
+
+def _check_kinds(params: Any, x: Any, context: Any) -> None:
+    for name, value, kind in (("params", params, Params), ("context", context, Context)):
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{name}: the {kind.__name__} of a block is needed, found {type(value).__name__}"
+            )
+    check_kind("x", x)

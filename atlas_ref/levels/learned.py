@@ -20,7 +20,7 @@ from atlas_ref.levels.level import Level, by_documents, memory_alone
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_call, generator, precision
 from atlas_ref.rules.sequence import Tokens
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops, plain
 
 
@@ -145,9 +145,11 @@ def run(
     Source: NL_Hecate, core/src/dynamic_freq.rs, with the derivative of CMS-21 in place of its own.
     Reduces to: block.run where gates agree with the periods (CMS-22).
     """
-    own, T = config.block, x.shape[-2] if len(x.shape) == 3 else 0
+    own = config.block
+    _check_kind(params)
     block.check_call(own, params.block, x, context, reset)
     _check_gates(params, x)
+    T = x.shape[-2]
     active = decided(config, params, x, context).active
     starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
     states, reads = [], []
@@ -165,6 +167,12 @@ def run(
     return context.replaced(conductor=context.conductor.advanced(T), states=tuple(states)), y
 
 
+def _check_kind(params: Any) -> None:
+    if not isinstance(params, Params):
+        found = type(params).__qualname__
+        raise ValueError(f"params: those of a learned schedule are needed, found {found}")
+
+
 def _check_gates(params: Params, x: Array) -> None:
     k, d = len(params.block.levels), x.shape[-1]
     if params.W.shape != (k, d) or params.b.shape != (k,):
@@ -174,6 +182,8 @@ def _check_gates(params: Params, x: Array) -> None:
         )
     if precision(params.W) != precision(x):
         raise ValueError(f"params: W is {precision(params.W)}, but x is {precision(x)}")
+    for name in ("W", "b"):
+        check_array(f"params: {name}", getattr(params, name), Dims(""))
 
 
 def _run_level(

@@ -109,8 +109,9 @@ def run(
     Source: Nested Learning, Eq 72, with the memory of the slower level as the minimiser.
     Reduces to: block.run where no slower level has written before a token (CMS-24).
     """
-    own, T = config.block, x.shape[-2] if len(x.shape) == 3 else 0
+    own = config.block
     block.check_call(own, params, x, context, reset)
+    T = x.shape[-2]
     schedule, ends = context.conductor.schedule(T), ended(context.conductor, T)
     starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
     slower, found = config.slower(), dict[int, _Outcome]()

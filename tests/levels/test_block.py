@@ -344,6 +344,10 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
             (params.replaced(logits=params.logits.astype(np.float32)), x, context),
             "logits: float32, but the memory is float64; cast them",
         ),
+        ((None, x, context), "params: the Params of a block is needed, found NoneType"),
+        ((params, x, context.conductor), "context: the Context of a block is needed, found Cond"),
+        ((params, x.tolist(), context), "x: an array is needed, found list"),
+        ((params, None, context), "x: an array is needed, found NoneType"),
         ((params, x[0], context), "x: shape"),
         ((params, x[:, :0], context), "x: shape"),
     ]:

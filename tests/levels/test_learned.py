@@ -218,12 +218,18 @@ def test_a_schedule_that_gates_cannot_make_is_refused(wrong: Any, words: str) ->
         wrong()
 
 
+def with_b(params: Any, last: float) -> Any:
+    return params.replaced(b=np.array([0.0, last]))
+
+
 @pytest.mark.clause("CMS-20")
 def test_gates_of_another_block_are_refused() -> None:
     config, params, x, context = learnt(MIXED[:2])
     for wrong, words in [
         (params.replaced(W=params.W[:1]), r"W of shape \(1, 5\) and b of shape \(2,\), expected"),
         (params.replaced(W=params.W.astype(np.float32)), "W is float32, but x is float64"),
+        (with_b(params, np.nan), r"params: b: every entry must be finite, found nan at \(1,\)"),
+        (params.block, "params: those of a learned schedule are needed, found Params"),
     ]:
         with pytest.raises(ValueError, match=words):
             learned.run(config, wrong, x, context)
