@@ -23,7 +23,7 @@ from atlas_ref.parts.norms import key_of_gates
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, generator, precision, require_floating
 from atlas_ref.rules.sequence import Tokens
-from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
+from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, check_kind, read_only
 from tape import ops
 from tape.nested import flatten
 
@@ -306,8 +306,10 @@ def step(
         state, y (B, H, d_out).
 
     Raises:
-        ValueError: a level that the pulse does not have, or what `run_tokens` refuses.
+        ValueError: tokens of another shape, no pulse, a level that it does not have, or what
+            `run_tokens` refuses.
     """
+    _check_step(x, pulse)
     state, y = run_tokens(
         rule_of(config),
         config,
@@ -317,3 +319,12 @@ def step(
         active=np.array([pulse.is_active(level)]),
     )
     return state, y[..., 0, :]
+
+
+def _check_step(x: Any, pulse: Any) -> None:
+    """Refuse what is no token of each sequence, and no pulse (CONTRACT-4, CONTRACT-5)."""
+    found = check_kind("x", x).shape
+    if len(found) != 2:
+        raise ValueError(f"x: shape {found}, expected (batch, d_model)")
+    if not isinstance(pulse, Pulse):
+        raise ValueError(f"pulse: a Pulse is needed, found {type(pulse).__name__}")

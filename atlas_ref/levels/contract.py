@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from atlas_ref.conventions import Convention
 from atlas_ref.forms import support
 from atlas_ref.layers import projection
+from atlas_ref.messages import shown
 from atlas_ref.rules import Rule
 
 #: The four knobs of MIRAS, which a rule is a choice of (DEEP-35).
@@ -39,8 +40,13 @@ class Contract(NamedTuple):
     knobs: Mapping[str, tuple[str, ...]]
 
     def supported_parallelization(self, convention: Convention | None = None) -> tuple[str, ...]:
-        """Forms that compute the rule, under a convention or under some convention (CONTRACT-6)."""
+        """Forms that compute the rule, under a convention or under some convention (CONTRACT-6).
+
+        Raises:
+            ValueError: no Convention, which `conventions.resolve` makes of a name.
+        """
         if convention is not None:
+            _check("convention", convention, Convention)
             reasons = {
                 form: support.refusal(self.rule.name, convention, form) for form in support.FORMS
             }
@@ -50,7 +56,12 @@ class Contract(NamedTuple):
 
 
 def contract(rule: Rule) -> Contract:
-    """The contract of a rule, from its facts (CONTRACT-1 to CONTRACT-7)."""
+    """The contract of a rule, from its facts (CONTRACT-1 to CONTRACT-7).
+
+    Raises:
+        ValueError: no Rule, which `RULES` has by its name.
+    """
+    _check("rule", rule, Rule)
     by_chunk = rule.run is not None
     return Contract(
         rule=rule,
@@ -61,3 +72,8 @@ def contract(rule: Rule) -> Contract:
         step=projection.step,
         knobs={knob: tuple(getattr(rule, knob)) for knob in KNOBS},
     )
+
+
+def _check(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: a {kind.__name__} is needed, found {shown(value)}")

@@ -143,6 +143,7 @@ def update(config: Config, state: State, params: block.Params, grads: block.Para
     Source: the public scheduler page, CMS parameter update, with the optimiser that it leaves open.
     Reduces to: the optimiser alone, where every period is 1.
     """
+    _check_state(config, state)
     pulse, after = state.conductor.pulse, state.conductor.advanced()
     own, given = (
         tensors.named(each, what).tensors for each, what in ((params, "params"), (grads, "grads"))
@@ -174,8 +175,12 @@ def flush(config: Config, state: State, params: block.Params) -> tuple[block.Par
 
     Returns:
         (params, state) after it; both as they are where nothing waits.
+
+    Raises:
+        ValueError: parameters or a state of another number of levels.
     """
     _check_levels(config, params)
+    _check_state(config, state)
     step = state.conductor.tokens
     levels, states = list(params.levels), list(state.levels)
     for i, rule in enumerate(config.levels):
@@ -198,6 +203,12 @@ def _check_levels(config: Config, params: Any) -> None:
             else type(params).__name__
         )
         raise ValueError(f"params: {found}, expected those of {len(config.levels)} levels")
+
+
+def _check_state(config: Config, state: Any) -> None:
+    if not isinstance(state, State) or len(state.levels) != len(config.levels):
+        found = f"{len(state.levels)} levels" if isinstance(state, State) else type(state).__name__
+        raise ValueError(f"state: {found}, expected that of {len(config.levels)} levels")
 
 
 def _logits(

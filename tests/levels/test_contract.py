@@ -144,6 +144,29 @@ def test_a_level_that_the_pulse_freezes_keeps_its_memory_and_one_it_lacks_is_ref
             own.step(config, params, state, x[:, 6], frozen, level=wrong)
 
 
+@pytest.mark.clause("CONTRACT-4", "CONTRACT-5")
+def test_a_step_without_tokens_or_a_pulse_is_refused_by_name() -> None:
+    own, config, x = contract.contract(RULES["delta"]), config_of("delta"), tokens()
+    params, state, pulse = own.init(config, 1), own.start(config, (B, 2)), Pulse()
+    for wrong, words in [
+        ((x[0, 0], pulse), r"x: shape \(5,\), expected \(batch, d_model\)"),
+        ((x, pulse), r"x: shape \(2, 7, 5\), expected \(batch, d_model\)"),
+        ((None, pulse), "x: an array is needed, found NoneType"),
+        ((x[:, 0], None), "pulse: a Pulse is needed, found NoneType"),
+    ]:
+        with pytest.raises(ValueError, match=rf"^{words}$"):
+            own.step(config, params, state, *wrong)
+
+
+@pytest.mark.clause("CONTRACT-6")
+def test_a_name_is_no_rule_and_no_convention() -> None:
+    name: Any = "delta"
+    with pytest.raises(ValueError, match=r"^rule: a Rule is needed, found 'delta'$"):
+        contract.contract(name)
+    with pytest.raises(ValueError, match=r"^convention: a Convention is needed, found 'delta'$"):
+        contract.contract(RULES["delta"]).supported_parallelization(name)
+
+
 #: Conventions under which forms differ: those of a running reference, a frozen one, no Newton-Schulz.
 CONVENTIONS = {
     "spec": ({}, None),

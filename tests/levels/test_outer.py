@@ -226,6 +226,14 @@ def test_a_loop_that_contradicts_its_block_is_refused_and_nothing_moves() -> Non
             call()
     with pytest.raises(ValueError, match="params: dict, expected those of 3 levels"):
         outer.init(loop, {"levels": ()})  # type: ignore[arg-type]
+    one = state.replaced(levels=state.levels[:1])
+    for broken, found in ((None, "NoneType"), (one, "1 levels")):
+        for move in (
+            lambda held: outer.update(loop, held, params, g),
+            lambda held: outer.flush(loop, held, params),
+        ):
+            with pytest.raises(ValueError, match=f"state: {found}, expected that of 3 levels"):
+                move(broken)
     bad = np.full_like(g.levels[2].W_V, np.inf)
     wrong = g.replaced(levels=(*g.levels[:2], g.levels[2].replaced(W_V=bad)))
     before = lifetimes.packed(lifetimes.Held(params, context=state))[1]
