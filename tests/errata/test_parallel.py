@@ -1,11 +1,17 @@
 """Errata of parallel forms: scans, chunks, their reads and their distance from the running rule."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from atlas_ref import forms as run
 from atlas_ref.engine import associative_scan
-from atlas_ref.rules import delta, omega, titans_lmm
+from atlas_ref.forms.support import refusal
+from atlas_ref.oracle.cases.case import make
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.rules import FAMILY, delta, omega, titans_lmm
 from atlas_ref.rules.sequence import Tokens
 from tests.truth.frozen_loops import constant
 from tests.truth.frozen_loops import omega as frozen
@@ -572,3 +578,37 @@ def test_e_m11_decay_narrows_the_stable_range():
             "exact", "titans_lmm", key, none, *constant(400, 0.5, 0.6, step), {}, 16, M=start
         )
         assert state.M[0] @ key[0] == near(memory, 1e-9)
+
+
+def computed_by_a_form():
+    """Cases with every token silent, and each form that computes them."""
+    for rule, reference in itertools.product(FAMILY, ("running", "chunk_start")):
+        axes = {"preset": "spec", "reference": reference}
+        axes |= {"newton_schulz": "none"} if rule == "omega" else {}
+        span = 2 if reference == "chunk_start" else None
+        drawn = new(Request(rule=rule, tokens=5, cotangent=True, span=span, convention=axes))
+        silent = {**drawn.inputs, "in/active": np.zeros(5, np.uint8)}
+        case = make(drawn.header.plain(), silent, name=f"{rule} {reference}")
+        for form in run.FORMS:
+            if refusal(rule, case.convention, form) is None:
+                yield case, form
+
+
+@pytest.mark.clause("E-R22")
+def test_e_r22_a_frozen_level_needs_no_backward_of_its_own():
+    count = 0
+    for case, form in computed_by_a_form():
+        M, q, y_bar = (case.inputs[f"in/{name}"] for name in ("M0", "q", "y_bar"))
+        got = dict(evaluate(case, grad=True, form=form).tensors)
+        assert got.pop("out/M").tobytes() == M.tobytes()
+        for name, want in (
+            ("out/y", np.einsum("hij,htj->hti", M, q)),
+            ("grad/q", np.einsum("hij,hti->htj", M, y_bar)),
+            ("grad/M0", np.einsum("hti,htj->hij", y_bar, q)),
+        ):
+            assert relative(got.pop(name), want) < 1e-15
+        others = {name: x for name, x in got.items() if name.startswith("grad/")}
+        assert {"grad/k", "grad/v"} <= others.keys()
+        assert not any(x.any() for x in others.values())
+        count += 1
+    assert count == 36
