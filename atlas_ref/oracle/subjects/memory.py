@@ -23,7 +23,7 @@ from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.parts.norms import key_of_gates
 from atlas_ref.rules import FAMILY, Rule
 from atlas_ref.rules.sequence import Tokens, mapped, target_of
-from atlas_ref.types import Array
+from atlas_ref.types import Array, read_only
 from tape import ops
 
 GATE_NAMES = ("retain", "momentum", "step_size")
@@ -230,7 +230,7 @@ def initial_state(
     state = rule.start(config, leading, M=M)
     for name in ("M", "S"):  # checked as the file was read; a call before may have overflowed
         if f"in/{name}0" in inputs:
-            state = state.replaced(**{name: _plain_layout(inputs[f"in/{name}0"], case)})
+            state = state.replaced(**{name: read_only(_plain_layout(inputs[f"in/{name}0"], case))})
     if "in/M_ref" in inputs:
         state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
     if case.header.phase is not None:
