@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 import atlas_ref
 from atlas_ref.levels import block as cms
 from tests.support.blocks import tensors_of
+from tests.support.close import ANALYTIC
 
 
 def case_of(
@@ -49,3 +51,22 @@ def case_of(
         },
         tensors,
     )
+
+
+def assert_complex_steps(
+    inputs: Mapping[str, Any],
+    found: Mapping[str, Any],
+    weighed: Callable[[dict[str, Any]], complex],
+    names: Iterable[str],
+    draw: np.random.Generator,
+) -> None:
+    """Recorded gradients are the complex steps of a sum of results, in a drawn direction each."""
+    bound = ANALYTIC.bound
+    assert bound is not None
+    for name in names:
+        gradient = found[f"grad/{name[3:]}"]
+        direction = draw.standard_normal(inputs[name].shape)
+        moved = weighed({**inputs, name: inputs[name] + 1e-30j * direction}).imag / 1e-30
+        got = np.sum(gradient * direction)
+        possible = float(np.linalg.norm(gradient) * np.linalg.norm(direction)) + 1.0
+        assert abs(got - moved) <= bound * 1e2 * possible, f"{name}: {got} against {moved}"

@@ -20,8 +20,8 @@ from atlas_ref.oracle.sources.sources import function
 from atlas_ref.oracle.subjects import block as levels
 from tests.support.blocks import COUNTING, MIXED, block, countdown, drawn, in_loops
 from tests.support.casefiles import some, written
-from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.level_cases import case_of
+from tests.support.close import EXACT, assert_close, reordered
+from tests.support.level_cases import assert_complex_steps, case_of
 from tests.support.refusal import refused_everywhere
 from tests.truth import literal
 
@@ -177,14 +177,7 @@ def test_gradients_of_a_block_are_the_complex_step_of_the_loops(combine: Any) ->
     assert {f"grad/{name[3:]}" for name in names} == {
         name for name in found if name.startswith("grad/")
     }
-    for name in names:
-        direction = draw.standard_normal(case.inputs[name].shape)
-        moved = weighed({**case.inputs, name: case.inputs[name] + 1e-30j * direction}).imag / 1e-30
-        got = np.sum(found[f"grad/{name[3:]}"] * direction)
-        possible = (
-            float(np.linalg.norm(found[f"grad/{name[3:]}"]) * np.linalg.norm(direction)) + 1.0
-        )
-        assert abs(got - moved) <= ANALYTIC.bound * 1e2 * possible, f"{name}: {got} against {moved}"  # type: ignore[operator]
+    assert_complex_steps(case.inputs, found, weighed, names, draw)
 
 
 @pytest.mark.clause("CASE-13", "CASE-33", "CMS-8")

@@ -15,8 +15,8 @@ from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.ensemble import exact
 from tests.support.blocks import block, drawn
 from tests.support.casefiles import some, written
-from tests.support.close import ANALYTIC, assert_close, assert_differs, reordered
-from tests.support.level_cases import case_of
+from tests.support.close import assert_close, assert_differs, reordered
+from tests.support.level_cases import assert_complex_steps, case_of
 from tests.support.nested_blocks import NESTED, SPANS, by_name, in_loops
 from tests.support.refusal import refused_everywhere
 
@@ -87,14 +87,7 @@ def test_gradients_of_nested_levels_are_the_complex_step_of_the_loops(
     assert {f"grad/{name[3:]}" for name in names} == {
         name for name in found if name.startswith("grad/")
     }
-    for name in names:
-        direction = draw.standard_normal(case.inputs[name].shape)
-        moved = weighed({**case.inputs, name: case.inputs[name] + 1e-30j * direction}).imag / 1e-30
-        got = np.sum(found[f"grad/{name[3:]}"] * direction)
-        possible = (
-            float(np.linalg.norm(found[f"grad/{name[3:]}"]) * np.linalg.norm(direction)) + 1.0
-        )
-        assert abs(got - moved) <= ANALYTIC.bound * 1e2 * possible, f"{name}: {got} against {moved}"  # type: ignore[operator]
+    assert_complex_steps(case.inputs, found, weighed, names, draw)
 
 
 @pytest.mark.clause("CASE-36")
