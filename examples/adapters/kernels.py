@@ -1,16 +1,17 @@
 """A kernel of the linear family as an answer to cases of rule dplr.
 
-NumPy alone, and nothing of atlas_ref: copy this file beside your kernel. A `Kernel` says how yours
-takes the tensors of a case, and is what `--impl` calls:
+NumPy alone, and nothing of atlas_ref: copy this file and `kernel_tensors.py` beside your kernel. A
+`Kernel` says how yours takes the tensors of a case, and is what `--impl` calls:
 
     mine = Kernel(kernel, KDA, member="kda")
 
     atlas-ref check kda.safetensors --impl module:mine
 
 It converts what a case and a kernel have each their own way: the place of the head axis, packed
-sequences (cu_seqlens), heads that share keys, logarithms of gates, states (K, V) or (V, K). The
-gradients of your kernel go back through the same conversions. What a case asks beyond what the
-kernel takes is NOT SUPPORTED, and never answered by something else.
+sequences (cu_seqlens), heads that share keys, logarithms of gates, states (K, V) or (V, K), silent
+tokens, widths that a kernel knows alone. The gradients of your kernel go back through the same
+conversions. What a case asks beyond what the kernel takes is NOT SUPPORTED, and never answered by
+something else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from kernel_tensors import GATES, OF_HEADS, Array, Arrays, Conversion
 
-Array = np.ndarray[Any, Any]
-Arrays = dict[str, Array]
+__all__ = ["GATES", "KDA", "KDA_WITH_GATE", "MEMBERS", "Conversion", "Defaults", "Kernel"]
 
 #: Argument of a kernel -> tensor of a case: Kimi Delta Attention with the names of fla.
 KDA = {
@@ -38,26 +39,58 @@ KDA = {
 #: heads (H,) and (H, K). Its settings are {"gate_formula": "softplus"}.
 KDA_WITH_GATE = {**KDA, "g": "gate_input", "A_log": "gate_log_rate", "dt_bias": "gate_bias"}
 
-#: Tensors of heads, which all tokens share.
-OF_HEADS = ("gate_log_rate", "gate_bias", "gate_floor")
-
-STATES = ("M0", "M_bar")
 COTANGENTS = {"y_bar", "M_bar"}
 
-#: Parameters of a case that are about layout alone, which this file converts.
+#: Parameters of a case that are about layout alone, which `Conversion` converts.
 CONVERTED = ("member", "groups", "state_layout")
 
-#: Parameters of a case that a kernel may take as an argument.
-NUMBERS = ("steps", "query_scale")
+#: Parameters of a case that change no result, but tolerances alone: what a program does to its
+#: state and its gates.
+TOLERATED = ("state_dtype", "state_every", "log_chunk", "gate_softplus", "gate_dtype")
 
-#: How a kernel takes a gate -> its value and its derivative, from the gate of a case or from its log.
-GATES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
-    "retain of retain": (lambda w: w, np.ones_like),
-    "log_retain of retain": (np.log, lambda w: 1 / w),
-    "log2_retain of retain": (np.log2, lambda w: 1 / (w * np.log(2.0))),
-    "retain of log_retain": (np.exp, np.exp),
-    "log_retain of log_retain": (lambda g: g, np.ones_like),
-    "log2_retain of log_retain": (lambda g: g / np.log(2.0), lambda g: 0 * g + 1 / np.log(2.0)),
+
+class Defaults(NamedTuple):
+    """What a member of specs/dplr_cases.md computes where a case says nothing.
+
+    Attributes:
+        decay, query_scale, norm: values of these parameters.
+        erase: formula of what is erased: none; given by the case; error, or momentum, of a step
+            size; gates; alpha; kk.
+        gate: tensor, that of a case; heads, one fixed number a head; none.
+        second: state beside the memory: z, A or S.
+        floor: whether the norm has one in place of an epsilon.
+    """
+
+    decay: str = "after_error"
+    query_scale: Any = "1/sqrt(d_in)"
+    norm: str = "none"
+    erase: str = "none"
+    gate: str = "tensor"
+    second: str = ""
+    floor: bool = False
+
+
+_DELTA = Defaults("before_error", erase="error")
+
+#: Member -> its defaults; None is the rule without a member.
+MEMBERS: dict[str | None, Defaults] = {
+    None: Defaults(query_scale=1, erase="given"),
+    "linear_attn": Defaults(gate="none"),
+    "retention": Defaults(gate="heads"),
+    **dict.fromkeys(("simple_gla", "gla", "rwkv6"), Defaults()),
+    "rwkv7": Defaults(query_scale=1, erase="kk"),
+    "delta": Defaults(erase="error", gate="none"),
+    **dict.fromkeys(("gated_delta", "kda", "gated_delta_product"), _DELTA),
+    "gdn2": _DELTA._replace(erase="gates"),
+    "comba_decay_after_erase": Defaults(erase="error"),
+    "comba_decay_before_erase": _DELTA,
+    "iplr": Defaults(erase="alpha", gate="none"),
+    "dplr": Defaults(erase="alpha"),
+    **dict.fromkeys(("qwen3_next", "kimi_linear"), _DELTA._replace(norm="l2")),
+    "linear_attn_normalized": Defaults(gate="none", second="z"),
+    "precond_kda": _DELTA._replace(second="A"),
+    "precond_gated_delta": _DELTA._replace(norm="l2", second="A", floor=True),
+    "momentum_delta": Defaults(erase="momentum", second="S"),
 }
 
 
@@ -68,9 +101,10 @@ class Kernel(NamedTuple):
         call: the kernel, of arrays by the names of `arguments`; returns o and the final state,
             which may be None.
         arguments: argument -> tensor of a case without `in/`; `log_retain`, `log2_retain` and
-            `retain` are the gate in whichever form the case has it, `cu_seqlens` the starts of packed
-            sequences and the end of the last, `steps` and `query_scale` parameters of the case.
-            An argument whose tensor a case does not have is not passed.
+            `retain` are the gate in whichever form the case has it, and 1 where it has none;
+            `cu_seqlens` the starts of packed sequences and the end of the last, `steps` and
+            `query_scale` parameters of the case. An argument whose tensor a case does not have is
+            not passed.
         member: of specs/dplr_cases.md, what the kernel computes.
         gradients: (arguments, cotangent of o, cotangent of the final state or None) -> gradient by
             argument, in the layout of the kernel; None where there is no backward.
@@ -78,18 +112,24 @@ class Kernel(NamedTuple):
         state: axes of a state behind (B, H): "(d_in, d_out)", (K, V), or "(d_out, d_in)".
         options: further arguments, the same in every call, as chunk_size; a tensor of the case has
             precedence.
-        settings: further parameters that a case has to state, as {"k_norm": "l2"}.
+        settings: parameters that the kernel computes where they are not the member's own, as
+            {"k_norm": "l2"}, and what a case has to declare of its tolerance, as {"log_chunk": 64}.
         grouped: whether q and k have fewer heads than v where a case shares them; otherwise the
             rows of each are repeated for the value heads before the call.
         channels: whether a gate has one number for each key channel. Where it has, one of a whole
             head is repeated.
         returns_state: whether there is a final state.
         chunk: what the number of tokens has to be a multiple of.
+        rates: "row" where beta is one number a head, "value" where it is one for each value. There
+            one of a head is repeated.
+        pad: multiples that d_in and d_out are filled up to before the call: one number for both,
+            (d_in, d_out), or (d_in, d_out, tokens). Keys, queries, erases and values are 0 there
+            and gates 1, reads and gradients are cut, and reads scaled as the case has them.
     """
 
     call: Callable[..., tuple[Array, Array | None]]
     arguments: Mapping[str, str]
-    member: str
+    member: str | None
     gradients: Callable[[dict[str, Any], Array, Array | None], Mapping[str, Any]] | None = None
     head_axis: int = 2
     state: str = "(d_in, d_out)"
@@ -99,6 +139,8 @@ class Kernel(NamedTuple):
     channels: bool = True
     returns_state: bool = True
     chunk: int = 1
+    rates: str = "row"
+    pad: int | tuple[int, ...] = 1
 
     def __call__(self, case: Mapping[str, Any], inputs: Mapping[str, Array]) -> Arrays:
         """Results of a case, for `--impl`.
@@ -120,37 +162,103 @@ class Kernel(NamedTuple):
         gradients = self.gradients({**self.options, **arguments}, *bars)
         return results | call.gradients(gradients)
 
+    @property
+    def taken(self) -> set[str]:
+        """Tensors and parameters of a case that the kernel has an argument for."""
+        return set(self.arguments.values())
+
+    @property
+    def gated(self) -> bool:
+        """Whether it takes the gate itself, or its log."""
+        return bool(self.taken & {"retain", "log_retain", "log2_retain"})
+
+    @property
+    def defaults(self) -> Defaults:
+        return MEMBERS[self.member]
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """Every parameter of what the kernel computes."""
+        return resolved(self.defaults, self.settings)
+
+    @property
+    def of_channels(self) -> bool:
+        """Whether beta is a vector of keys, and no step size."""
+        return self.defaults.erase == "alpha"
+
+    @property
+    def normalised(self) -> bool:
+        """Whether reads are divided by what their query finds in a sum of keys."""
+        return self.defaults.second == "z"
+
+    @property
+    def filled(self) -> tuple[int, int, int]:
+        """What d_in, d_out and tokens are filled up to multiples of."""
+        pad = self.pad if isinstance(self.pad, tuple) else (self.pad, self.pad)
+        d_in, d_out, tokens = (*pad, 1)[:3]
+        return d_in, d_out, tokens
+
     def refusal(self, case: Mapping[str, Any], inputs: Mapping[str, Array]) -> str:
-        """What the case asks beyond the kernel; empty where it asks nothing."""
+        """What the case asks beyond the kernel; empty where it asks nothing.
+
+        A parameter that says what the kernel computes anyway, or that has no effect, asks nothing.
+        """
         own = case.get("parameters") or {}
         if case["rule"] != "dplr" or own.get("member") != self.member:
             return f"{case['rule']} {own.get('member', '')}: it computes {self.member} of rule dplr"
-        taken = set(self.arguments.values())
-        for name, value in own.items():
-            free = name in CONVERTED or name in taken or (name, value) == ("steps", 1)
-            if not free and (name not in self.settings or self.settings[name] != value):
-                return (
-                    f"parameters.{name} {value}: it computes {self.settings.get(name, 'its own')}"
-                )
-        if wanting := [name for name in self.settings if name not in own]:
-            return f"parameters.{wanting[0]}: it computes {self.settings[wanting[0]]}"
-        return self._beyond(inputs, taken)
+        asked, computed = resolved(self.defaults, own), self.computed
+        free = {*CONVERTED, *self.taken, *self._void(asked, inputs)}
+        free |= set(TOLERATED) - set(self.settings)
+        for name in sorted((asked.keys() | computed.keys()) - free):
+            wanted, has = (each.get(name, "none") for each in (asked, computed))
+            if _number(wanted, inputs) != _number(has, inputs):
+                return f"parameters.{name} {wanted}: it computes {has}"
+        return self._beyond(inputs)
 
-    def _beyond(self, inputs: Mapping[str, Array], taken: set[str]) -> str:
-        if taken & {"retain", "log_retain", "log2_retain"}:
-            taken = taken | {"retain", "log_retain"}
-        if "cu_seqlens" in taken:
-            taken = taken | {"reset"}
+    def _void(self, asked: Mapping[str, Any], inputs: Mapping[str, Array]) -> set[str]:
+        """Parameters without effect on the case (DPLRCASE-5)."""
+        erases = self.defaults.erase not in ("none", "given") or "erase_read" in inputs
+        given = {"retain", "log_retain", "gate_input"} & inputs.keys()
+        void = set() if erases and (given or self.defaults.gate == "heads") else {"decay"}
+        normed = "l2" in (asked["q_norm"], asked["k_norm"])
+        return void if normed and not self.defaults.floor else void | {"norm_eps"}
+
+    def _beyond(self, inputs: Mapping[str, Array]) -> str:
+        taken = self.taken | ({"retain", "log_retain"} if self.gated else set())
+        taken |= {"reset"} if "cu_seqlens" in taken else set()
+        taken |= {"active"} if self._stills(inputs) else set()
         for name in inputs:
             if name not in taken | COTANGENTS:
                 return f"in/{name}: it takes none"
         if "M_bar" in inputs and not self.returns_state:
             return "in/M_bar: it returns no final state"
+        if why := self._other_ranks(inputs):
+            return why
+        tokens = inputs["q"].shape[-2]
+        if tokens % self.filled[2] and not self._stills(inputs):
+            return f"{tokens} tokens: it takes multiples of {self.filled[2]}, and none stands still"
+        tokens += -tokens % self.filled[2]
+        return f"{tokens} tokens: it takes multiples of {self.chunk}" if tokens % self.chunk else ""
+
+    def _stills(self, inputs: Mapping[str, Array]) -> bool:
+        """Whether a token can leave all states as they are: with a gate of 1 and no write.
+
+        Not where gates are fixed or made of raw numbers, nor where a momentum goes on.
+        """
+        able = self.defaults.gate == "none" or (self.defaults.gate == "tensor" and self.gated)
+        return able and self.defaults.second != "S"
+
+    def _other_ranks(self, inputs: Mapping[str, Array]) -> str:
+        """A tensor with more axes than the kernel takes of it."""
+        rank = inputs["v"].ndim
         for name in ("retain", "log_retain"):
-            if name in inputs and inputs[name].ndim == inputs["v"].ndim and not self.channels:
+            if name in inputs and inputs[name].ndim == rank and not self.channels:
                 return f"in/{name} for each key channel: it takes one gate a head"
+        for name in () if self.of_channels or self.rates == "value" else ("beta", "beta_input"):
+            if name in inputs and inputs[name].ndim == rank:
+                return f"in/{name} for each value: it takes one a head"
         raw = inputs.get("gate_input")
-        if raw is not None and (raw.ndim == inputs["v"].ndim) != self.channels:
+        if raw is not None and (raw.ndim == rank) != self.channels:
             kind = "each key channel" if self.channels else "a head"
             return f"in/gate_input of shape {raw.shape}: it takes one for {kind}"
         for name in OF_HEADS:
@@ -158,184 +266,63 @@ class Kernel(NamedTuple):
                 return f"in/{name} for each row of the batch: it takes one"
         if "bonus" in inputs and inputs["bonus"].ndim > 2 and len(inputs["bonus"]) > 1:
             return "in/bonus for each row of the batch: it takes one"
-        tokens = inputs["q"].shape[-2]
-        return f"{tokens} tokens: it takes multiples of {self.chunk}" if tokens % self.chunk else ""
+        return ""
 
+    def sweep_settings(self) -> dict[str, tuple[Any, ...]]:
+        """Names of a sweep's space -> values that the kernel answers; others may be anything.
 
-class Conversion(NamedTuple):
-    """The tensors of one case in the layout of a kernel, and results back.
-
-    Attributes:
-        axes: leading axes of v; the last are heads, those before them are folded into the batch.
-        starts: first tokens of the packed sequences, where the case packs any.
-    """
-
-    kernel: Kernel
-    inputs: Mapping[str, Array]
-    parameters: Mapping[str, Any]
-    axes: tuple[int, ...]
-    starts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, kernel: Kernel, case: Mapping[str, Any], inputs: Mapping[str, Array]) -> Conversion:
-        """The conversion for a case."""
-        reset = inputs.get("reset")
-        starts = () if reset is None else (0, *(int(t) for t in np.flatnonzero(reset) if t))
-        own = case.get("parameters") or {}
-        return cls(kernel, inputs, own, tuple(inputs["v"].shape[:-2]), starts)
-
-    @property
-    def batch(self) -> int:
-        return int(np.prod(self.axes[:-1], dtype=int))
-
-    @property
-    def groups(self) -> int:
-        return int(self.parameters.get("groups", 1))
-
-    def arguments(self) -> dict[str, Any]:
-        """What the kernel is called with, but for its options."""
-        found: dict[str, Any] = {}
-        for argument, name in self.kernel.arguments.items():
-            if name == "cu_seqlens":
-                if self.starts:
-                    found[argument] = self.cu_seqlens()
-            elif name in NUMBERS:
-                found |= self._number(argument, name)
-            elif (given := self._given(name)) is not None:
-                found[argument] = self.to_kernel(name, given[1])
-        return found
-
-    def cu_seqlens(self) -> Array:
-        """Starts of all sequences of all rows of the batch, one behind the other, and the end."""
-        tokens = self.inputs["q"].shape[-2]
-        starts = [b * tokens + t for b in range(self.batch) for t in self.starts]
-        return np.array([*starts, self.batch * tokens], np.int64)
-
-    def _number(self, argument: str, name: str) -> dict[str, Any]:
-        if name == "steps":
-            return {argument: self.parameters.get("steps", 1)}
-        value = self.parameters.get(name)
-        if value == "1/sqrt(d_in)":
-            value = self.inputs["q"].shape[-1] ** -0.5
-        return {} if value is None else {argument: float(value)}
-
-    def _given(self, name: str) -> tuple[str, Array] | None:
-        """The tensor of the case behind an argument: its name there, and its value here."""
-        if not name.endswith("retain"):
-            return (name, self.inputs[name]) if name in self.inputs else None
-        for given in ("retain", "log_retain"):
-            if given in self.inputs:
-                value, _ = GATES[f"{name} of {given}"]
-                with np.errstate(divide="ignore"):  # the log of a gate of 0 is -inf
-                    return given, value(_wide(self.inputs[given]))
-        return None
-
-    # -- to the kernel -----------------------------------------------------------------------------
-
-    def to_kernel(self, name: str, x: Array) -> Array:
-        """A tensor of the case in the layout of the kernel."""
-        if name in STATES:
-            return self._state(name, x)
-        if name == "bonus":
-            heads = self.axes[-1] if self.axes else 1
-            return np.broadcast_to(x[0] if x.ndim > 2 else x, (heads, x.shape[-1])).copy()
-        if name in OF_HEADS:
-            return np.broadcast_to(x, self._of_heads(name, x)).copy()
-        x = self._repeated(name, x)
-        x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])  # (B, H, T, ...)
-        if self.starts:
-            x = np.swapaxes(x, 0, 1).reshape(1, x.shape[1], -1, *x.shape[3:])
-        return np.ascontiguousarray(np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x)
-
-    def _of_heads(self, name: str, x: Array) -> tuple[int, ...]:
-        """The shape of a tensor of heads, with channels where the gates have them."""
-        channels = x.shape[-1:] if self.kernel.channels and "rate" not in name else ()
-        return (self.axes[-1] if self.axes else 1, *channels)
-
-    def _repeated(self, name: str, x: Array) -> Array:
-        """Keys and queries for value heads, a gate of a head for its channels."""
-        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
-            return np.repeat(x, self.groups, axis=-3)
-        if name.endswith("retain") and self.kernel.channels and x.ndim < self.inputs["v"].ndim:
-            return np.repeat(x[..., None], self.inputs["k"].shape[-1], axis=-1)
-        return x
-
-    def _state(self, name: str, x: Array) -> Array:
-        """A state for each sequence; the cotangent of the last memory for the last of each row."""
-        x = x.reshape(self.batch, -1, *x.shape[-2:])
-        x = x if self._same_layout() else np.swapaxes(x, -1, -2)
-        if not self.starts:
-            return np.ascontiguousarray(x)
-        x = np.repeat(x, len(self.starts), axis=0)
-        if name == "M_bar":
-            last = np.arange(len(x)) % len(self.starts) == len(self.starts) - 1
-            x = np.where(last[:, None, None, None], x, np.zeros_like(x))
-        return x
-
-    def _same_layout(self) -> bool:
-        return bool(self.parameters.get("state_layout", "(d_out, d_in)") == self.kernel.state)
-
-    # -- from the kernel ---------------------------------------------------------------------------
-
-    def from_kernel(self, name: str, x: Array) -> Array:
-        """A result or the gradient by a tensor, in the layout of the case."""
-        if name == "M0":
-            x = x.reshape(self.batch, -1, *x.shape[1:]).sum(axis=1)  # over packed sequences
-            x = x if self._same_layout() else np.swapaxes(x, -1, -2)
-            return x.reshape(self.inputs["M0"].shape)
-        if name == "bonus":
-            own = self.inputs["bonus"].shape
-            return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
-        if name in OF_HEADS:
-            own = self.inputs[name].shape
-            x = x.reshape(self._of_heads(name, self.inputs[name]))
-            return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
-        x = np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x  # (B, H, T, ...)
-        if self.starts:
-            x = x.reshape(x.shape[1], self.batch, -1, *x.shape[3:]).swapaxes(0, 1)
-        x = self._summed(name, x)
-        return np.ascontiguousarray(x.reshape(*self.axes[:-1], *self._heads(x), *x.shape[2:]))
-
-    def _heads(self, x: Array) -> tuple[int, ...]:
-        return (x.shape[1],) if self.axes else ()
-
-    def _summed(self, name: str, x: Array) -> Array:
-        """The gradient by what was repeated."""
-        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
-            return x.reshape(x.shape[0], -1, self.groups, *x.shape[2:]).sum(axis=2)
-        if name.endswith("retain") and self.kernel.channels:
-            given = self.inputs.get("retain", self.inputs.get("log_retain"))
-            if given is not None and given.ndim < self.inputs["v"].ndim:
-                return x.sum(axis=-1)
-        return x
-
-    def last_state(self, M: Array) -> Array:
-        """The memory after the last token of each row of the batch."""
-        M = M[len(self.starts) - 1 :: len(self.starts)] if self.starts else M
-        M = M if self._same_layout() else np.swapaxes(M, -1, -2)
-        return np.ascontiguousarray(M.reshape(*self.axes, *M.shape[-2:]))
-
-    def gradients(self, found: Mapping[str, Any]) -> Arrays:
-        """Gradients by the tensors of the case, from those by arguments of the kernel.
-
-        That by a gate of 0 is left out where the kernel takes logarithms: there is none.
+        `atlas-ref sweep dplr --for module:mine` draws from them (SWEEP-16).
         """
-        results: Arrays = {}
-        for argument, gradient in found.items():
-            name = self.kernel.arguments.get(argument, "")
-            given = self._given(name) if gradient is not None else None
-            if given is None:
-                continue
-            x = self.from_kernel(name, np.asarray(gradient))
-            if name.endswith("retain"):
-                own = _wide(self.inputs[given[0]])
-                if given[0] == "retain" and name != "retain" and (own == 0).any():
-                    continue
-                x = x * GATES[f"{name} of {given[0]}"][1](own)
-            results[f"grad/{given[0]}"] = x
-        return results
+        own, taken, computed = self.defaults, self.taken, self.computed
+        fixed: dict[str, tuple[Any, ...]] = {"member": (self.member,)}
+        for name in ("decay", "query_scale", "q_norm", "k_norm"):
+            if name not in taken and not (name == "decay" and own.erase == "none"):
+                said = name in self.settings
+                fixed[name] = (computed[name],) if said else (None, computed[name])
+        fixed |= {"steps": (computed["steps"],)} if "steps" not in taken else {}
+        if "l2" in (computed["q_norm"], computed["k_norm"]) and not own.floor:
+            fixed["norm_eps"] = (computed["norm_eps"],)
+        fixed |= {name: (value,) for name, value in self.settings.items() if name not in fixed}
+        return fixed | self._drawn_tensors()
+
+    def _drawn_tensors(self) -> dict[str, tuple[Any, ...]]:
+        """What of a sweep's space says which tensors a case has."""
+        own, taken = self.defaults, self.taken
+        fixed: dict[str, tuple[Any, ...]] = {}
+        raw = "gate_input" in taken
+        if own.gate == "tensor" and (raw or not self.gated or not self.channels):
+            kind = "channel" if self.channels else "token"
+            gated = (kind, *(() if raw else (f"log_{kind}", "absent")))
+            fixed["gate"] = gated if raw or self.gated else ("absent",)
+        if self.member is None:
+            fixed |= {"erase": ("absent",)} if "erase_read" not in taken else {}
+            fixed |= {"bonus": ("absent",)} if "bonus" not in taken else {}
+        scaled = {"erase_scale"} & taken if self.member is None else self.rates == "value"
+        fixed |= {} if scaled else {"rates": ("row",)}
+        states = {"M0", *({f"{own.second}0"} if own.second else ())}
+        fixed |= {} if states <= taken else {"state": ("absent",)}
+        fixed |= {} if self.returns_state and not own.second else {"state_bar": (False,)}
+        fixed |= {} if self._stills({}) else {"pulse": (1,)}
+        fixed |= {} if "cu_seqlens" in taken else {"reset": (0,)}
+        if self.chunk > 1 and self.filled[2] % self.chunk:
+            fixed["tokens"] = tuple(n * self.chunk for n in (1, 2, 3))
+        return fixed
 
 
-def _wide(x: Array) -> Array:
-    """Gates of 16 bits in float32, in which kernels take their logarithms."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+def resolved(own: Defaults, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters in force: those that are stated, and the defaults of the member."""
+    left_out = {
+        "decay": own.decay,
+        "query_scale": own.query_scale,
+        "q_norm": own.norm,
+        "k_norm": own.norm,
+        "norm_eps": 1e-6,
+        "steps": 1,
+        "gate_normalizer": 1,
+    }
+    return left_out | {name: value for name, value in stated.items() if value is not None}
+
+
+def _number(value: Any, inputs: Mapping[str, Array]) -> Any:
+    """A scale as a number, so that that of one channel is 1."""
+    return inputs["q"].shape[-1] ** -0.5 if value == "1/sqrt(d_in)" else value

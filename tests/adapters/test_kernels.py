@@ -194,9 +194,15 @@ def test_cumulated_lengths_of_a_batch_are_one_behind_the_other():
 
 REFUSED = {
     "member": ("gla", {}, {}, {}, "it computes kda of rule dplr"),
-    "norm": ("kda", {"k_norm": "l2"}, {}, {}, "parameters.k_norm l2: it computes its own"),
-    "steps": ("kda", {"steps": 2}, {}, {}, "parameters.steps 2: it computes its own"),
-    "silent": ("kda", {}, {"pulse": 2}, {}, "in/active: it takes none"),
+    "norm": ("kda", {"k_norm": "l2"}, {}, {}, "parameters.k_norm l2: it computes none"),
+    "steps": ("kda", {"steps": 2}, {}, {}, "parameters.steps 2: it computes 1"),
+    "silent": (
+        "retention",
+        {},
+        {"pulse": 2},
+        {"member": "retention"},
+        "in/active: it takes none",
+    ),
     "packed": (
         "kda",
         {},
@@ -213,7 +219,13 @@ REFUSED = {
     ),
     "chunk": ("kda", {}, {"tokens": 6}, {"chunk": 4}, "6 tokens: it takes multiples of 4"),
     "state": ("kda", {}, {}, {"returns_state": False}, "in/M_bar: it returns no final state"),
-    "setting": ("kda", {}, {}, {"settings": {"k_norm": "l2"}}, "parameters.k_norm: it computes l2"),
+    "setting": (
+        "kda",
+        {},
+        {},
+        {"settings": {"k_norm": "l2"}},
+        "parameters.k_norm none: it computes l2",
+    ),
 }
 
 

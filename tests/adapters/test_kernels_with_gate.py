@@ -121,7 +121,7 @@ def of_tokens(inputs: dict[str, Any]) -> dict[str, Any]:
         ),
         (
             case(parameters={"beta_formula": "sigmoid"}),
-            "parameters.beta_formula sigmoid: it computes its own",
+            "parameters.beta_formula sigmoid: it computes none",
         ),
     ],
 )

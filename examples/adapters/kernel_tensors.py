@@ -1,0 +1,313 @@
+"""The tensors of a case in the layout of a kernel, and results and gradients back.
+
+The second file of `kernels`, which lies beside it: NumPy alone, and nothing of atlas_ref.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kernels import Kernel
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+#: Tensors of heads, which all tokens share.
+OF_HEADS = ("gate_log_rate", "gate_bias", "gate_floor")
+
+STATES = ("M0", "M_bar")
+
+#: Parameters of a case that a kernel may take as an argument.
+NUMBERS = ("steps", "query_scale")
+
+#: Tensors that are read with, or that a read is weighed by: a silent token has them too.
+READ = ("q", "y", "y_bar")
+
+#: Tensors whose last axis is that of values, where they have one behind the tokens.
+OF_VALUES = ("v", "y", "y_bar", "write_gate", "erase_scale")
+
+#: How a kernel takes a gate -> its value and its derivative, from the gate of a case or from its log.
+GATES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "retain of retain": (lambda w: w, np.ones_like),
+    "log_retain of retain": (np.log, lambda w: 1 / w),
+    "log2_retain of retain": (np.log2, lambda w: 1 / (w * np.log(2.0))),
+    "retain of log_retain": (np.exp, np.exp),
+    "log_retain of log_retain": (lambda g: g, np.ones_like),
+    "log2_retain of log_retain": (lambda g: g / np.log(2.0), lambda g: 0 * g + 1 / np.log(2.0)),
+}
+
+
+class Conversion(NamedTuple):
+    """The tensors of one case in the layout of a kernel, and results back.
+
+    Attributes:
+        axes: leading axes of v; the last are heads, those before them are folded into the batch.
+        starts: first tokens of the packed sequences, where the case packs any.
+        sizes, full: d_in, d_out and tokens of the case, and of the kernel, which are the same
+            where nothing is filled up.
+    """
+
+    kernel: Kernel
+    inputs: Mapping[str, Array]
+    parameters: Mapping[str, Any]
+    axes: tuple[int, ...]
+    starts: tuple[int, ...]
+    sizes: tuple[int, int, int]
+    full: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, kernel: Kernel, case: Mapping[str, Any], inputs: Mapping[str, Array]) -> Conversion:
+        """The conversion for a case."""
+        reset, q, v = inputs.get("reset"), inputs["q"], inputs["v"]
+        starts = () if reset is None else (0, *(int(t) for t in np.flatnonzero(reset) if t))
+        own = case.get("parameters") or {}
+        sizes = (int(q.shape[-1]), int(v.shape[-1]), int(q.shape[-2]))
+        d_in, d_out, tokens = (-(-n // to) * to for n, to in zip(sizes, kernel.filled, strict=True))
+        return cls(kernel, inputs, own, tuple(v.shape[:-2]), starts, sizes, (d_in, d_out, tokens))
+
+    @property
+    def batch(self) -> int:
+        return int(np.prod(self.axes[:-1], dtype=int))
+
+    @property
+    def groups(self) -> int:
+        return int(self.parameters.get("groups", 1))
+
+    def _scaled(self, name: str, x: Array) -> Array:
+        """Reads under the scale of the case, where that of the kernel is of the filled-up width.
+
+        Queries where reads are divided, since it cancels there but for an epsilon.
+        """
+        if self.sizes[0] == self.full[0] or "query_scale" in self.kernel.arguments.values():
+            return x
+        if name not in (("q",) if self.kernel.normalised else ("y", "y_bar")):
+            return x
+        if self.kernel.computed["query_scale"] != "1/sqrt(d_in)":
+            return x
+        return _wide(x) * math.sqrt(self.full[0] / self.sizes[0])
+
+    def arguments(self) -> dict[str, Any]:
+        """What the kernel is called with, but for its options."""
+        found: dict[str, Any] = {}
+        for argument, name in self.kernel.arguments.items():
+            if name == "cu_seqlens":
+                if self.starts:
+                    found[argument] = self.cu_seqlens()
+            elif name in NUMBERS:
+                found |= self._number(argument, name)
+            elif (given := self._given(name)) is not None:
+                found[argument] = self.to_kernel(name, given[1])
+        return found
+
+    def cu_seqlens(self) -> Array:
+        """Starts of all sequences of all rows of the batch, one behind the other, and the end."""
+        tokens = self.full[2]
+        starts = [b * tokens + t for b in range(self.batch) for t in self.starts]
+        return np.array([*starts, self.batch * tokens], np.int64)
+
+    def _number(self, argument: str, name: str) -> dict[str, Any]:
+        if name == "steps":
+            return {argument: self.parameters.get("steps", 1)}
+        value = self.parameters.get(name)
+        if value is None and self.full[0] != self.sizes[0]:  # its default is of the wrong width
+            value = self.kernel.computed[name]
+        if value == "1/sqrt(d_in)":
+            value = self.sizes[0] ** -0.5
+        return {} if value is None else {argument: float(value)}
+
+    def _given(self, name: str) -> tuple[str, Array] | None:
+        """The tensor of the case behind an argument: its name there, and its value here.
+
+        A gate that the case leaves out is 1, and has no name there.
+        """
+        if not name.endswith("retain"):
+            return (name, self.inputs[name]) if name in self.inputs else None
+        for given in ("retain", "log_retain"):
+            if given in self.inputs:
+                value, _ = GATES[f"{name} of {given}"]
+                with np.errstate(divide="ignore"):  # the log of a gate of 0 is -inf
+                    return given, value(_wide(self.inputs[given]))
+        shape = (*self.axes, self.sizes[2])
+        return "", _wide(np.full(shape, float(name == "retain"), self.inputs["v"].dtype))
+
+    # -- to the kernel -----------------------------------------------------------------------------
+
+    def to_kernel(self, name: str, x: Array) -> Array:
+        """A tensor of the case in the layout of the kernel."""
+        if name in STATES:
+            return self._state(name, x)
+        if name == "bonus":
+            heads = self.axes[-1] if self.axes else 1
+            x = self._filled(name, x[0] if x.ndim > 2 else x)
+            return np.broadcast_to(x, (heads, x.shape[-1])).copy()
+        if name in OF_HEADS:
+            return np.broadcast_to(self._filled(name, x), self._of_heads(name, x)).copy()
+        x = self._scaled(name, x).astype(x.dtype, copy=False)
+        x = self._repeated(name, self._filled(name, self._silenced(name, x)))
+        x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])  # (B, H, T, ...)
+        if self.starts:
+            x = np.swapaxes(x, 0, 1).reshape(1, x.shape[1], -1, *x.shape[3:])
+        return np.ascontiguousarray(np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x)
+
+    def _silenced(self, name: str, x: Array) -> Array:
+        """A silent token with a gate of 1, which writes and erases nothing."""
+        if "active" not in self.inputs or name in READ:
+            return x
+        return np.where(self._active(x), x, np.full((), _still(name), x.dtype))
+
+    def _active(self, x: Array) -> Array:
+        """Whether the token of an entry is active."""
+        tokens = np.asarray(self.inputs["active"]).astype(bool)
+        behind = (1,) * (x.ndim - len(self.axes) - 1)
+        return np.repeat(tokens, x.shape[len(self.axes)] // len(tokens)).reshape(-1, *behind)
+
+    def _filled(self, name: str, x: Array) -> Array:
+        """Widths and tokens up to those of the kernel, with what changes no result."""
+        if self.sizes == self.full:
+            return x
+        wanted, axis = list(x.shape), len(self.axes)
+        if name == "bonus" or name in OF_HEADS:
+            if self._has_channels(name, x):
+                wanted[-1] = self.full[0]
+        else:
+            wanted[axis] = x.shape[axis] // self.sizes[2] * self.full[2]
+            if x.ndim > axis + 1:
+                wanted[-1] = self.full[self._width(name, x)]
+        changes = [(0, to - n) for n, to in zip(x.shape, wanted, strict=True)]
+        return np.pad(x, changes, constant_values=np.full((), _still(name), x.dtype))
+
+    def _width(self, name: str, x: Array) -> int:
+        """Whether the last axis of a tensor of tokens is of keys, 0, or of values, 1."""
+        rates = name in ("beta", "beta_input") and not self.kernel.of_channels
+        return int(name in OF_VALUES or rates)
+
+    def _has_channels(self, name: str, x: Array) -> bool:
+        return name == "bonus" or (self.kernel.channels and "rate" not in name)
+
+    def _of_heads(self, name: str, x: Array) -> tuple[int, ...]:
+        """The shape of a tensor of heads, with channels where the gates have them."""
+        channels = (self.full[0],) if self._has_channels(name, x) else ()
+        return (self.axes[-1] if self.axes else 1, *channels)
+
+    def _repeated(self, name: str, x: Array) -> Array:
+        """Keys and queries for value heads, a gate or a rate of a head for its channels."""
+        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
+            return np.repeat(x, self.groups, axis=-3)
+        if width := self._spread(name, x.ndim):
+            return np.repeat(x[..., None], width, axis=-1)
+        return x
+
+    def _spread(self, name: str, rank: int) -> int:
+        """The channels that one number of a token is repeated for; 0 where it is not."""
+        if rank != len(self.axes) + 1:
+            return 0
+        if name.endswith("retain") and self.kernel.channels:
+            return self.full[0]
+        rates = name in ("beta", "beta_input") and not self.kernel.of_channels
+        return self.full[1] if rates and self.kernel.rates == "value" else 0
+
+    def _state(self, name: str, x: Array) -> Array:
+        """A state for each sequence; the cotangent of the last memory for the last of each row."""
+        x = x.reshape(self.batch, -1, *x.shape[-2:])
+        x = self._turned(x)
+        behind = [to - n for n, to in zip(x.shape[-2:], self._state_sizes(self.full), strict=True)]
+        x = np.pad(x, [(0, 0), (0, 0), *((0, n) for n in behind)])
+        if not self.starts:
+            return np.ascontiguousarray(x)
+        x = np.repeat(x, len(self.starts), axis=0)
+        if name == "M_bar":
+            last = np.arange(len(x)) % len(self.starts) == len(self.starts) - 1
+            x = np.where(last[:, None, None, None], x, np.zeros_like(x))
+        return x
+
+    def _turned(self, x: Array) -> Array:
+        """A state from the layout of the case to that of the kernel, or back."""
+        same = self.parameters.get("state_layout", "(d_out, d_in)") == self.kernel.state
+        return x if same else np.swapaxes(x, -1, -2)
+
+    def _state_sizes(self, sizes: tuple[int, int, int]) -> tuple[int, int]:
+        """The axes of a state of the kernel."""
+        d_in, d_out, _ = sizes
+        return (d_in, d_out) if self.kernel.state == "(d_in, d_out)" else (d_out, d_in)
+
+    # -- from the kernel ---------------------------------------------------------------------------
+
+    def from_kernel(self, name: str, x: Array) -> Array:
+        """A result or the gradient by a tensor, in the layout of the case."""
+        if name == "M0":
+            x = x.reshape(self.batch, -1, *x.shape[1:]).sum(axis=1)  # over packed sequences
+            return self._turned(self._cut_state(x)).reshape(self.inputs["M0"].shape)
+        if name == "bonus" or name in OF_HEADS:
+            own = self.inputs[name].shape
+            x = x.reshape(self._of_heads(name, self.inputs[name]))
+            x = x[..., : own[-1]] if self._has_channels(name, x) else x
+            return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
+        x = np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x  # (B, H, T, ...)
+        if self.starts:
+            x = x.reshape(x.shape[1], self.batch, -1, *x.shape[3:]).swapaxes(0, 1)
+        x = self._summed(name, self._cut(name, x))
+        x = np.ascontiguousarray(x.reshape(*self.axes[:-1], *self._heads(x), *x.shape[2:]))
+        if "active" in self.inputs and name not in READ:
+            return np.where(self._active(x), x, np.zeros_like(x))
+        return self._scaled(name, x)
+
+    def _cut(self, name: str, x: Array) -> Array:
+        """A tensor (B, H, T, ...) without what was filled up."""
+        x = x[:, :, : x.shape[2] // self.full[2] * self.sizes[2]]
+        return x[..., : self.sizes[self._width(name, x)]] if x.ndim > 3 else x
+
+    def _cut_state(self, x: Array) -> Array:
+        rows, columns = self._state_sizes(self.sizes)
+        return x[..., :rows, :columns]
+
+    def _heads(self, x: Array) -> tuple[int, ...]:
+        return (x.shape[1],) if self.axes else ()
+
+    def _summed(self, name: str, x: Array) -> Array:
+        """The gradient by what was repeated."""
+        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
+            return x.reshape(x.shape[0], -1, self.groups, *x.shape[2:]).sum(axis=2)
+        if (given := self._given(name)) is not None and self._spread(name, given[1].ndim):
+            return x.sum(axis=-1)
+        return x
+
+    def last_state(self, M: Array) -> Array:
+        """The memory after the last token of each row of the batch."""
+        M = M[len(self.starts) - 1 :: len(self.starts)] if self.starts else M
+        M = self._turned(self._cut_state(M))
+        return np.ascontiguousarray(M.reshape(*self.axes, *M.shape[-2:]))
+
+    def gradients(self, found: Mapping[str, Any]) -> Arrays:
+        """Gradients by the tensors of the case, from those by arguments of the kernel.
+
+        That by a gate of 0 is left out where the kernel takes logarithms: there is none.
+        """
+        results: Arrays = {}
+        for argument, gradient in found.items():
+            name = self.kernel.arguments.get(argument, "")
+            given = self._given(name) if name and gradient is not None else None
+            if given is None or given[0] not in self.inputs:
+                continue
+            x = self.from_kernel(name, np.asarray(gradient))
+            if name.endswith("retain"):
+                own = _wide(self.inputs[given[0]])
+                if given[0] == "retain" and name != "retain" and (own == 0).any():
+                    continue
+                x = x * GATES[f"{name} of {given[0]}"][1](own)
+            results[f"grad/{given[0]}"] = x
+        return results
+
+
+def _still(name: str) -> float:
+    """What a tensor is where nothing fades, is written or is erased: a gate 1, all else 0."""
+    return float(name in ("retain", "gate_floor"))
+
+
+def _wide(x: Array) -> Array:
+    """Gates of 16 bits in float32, in which kernels take their logarithms."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
