@@ -42,6 +42,10 @@ GATES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
 }
 
 
+#: Half a gate.
+HALF = {"retain": 0.5, "log_retain": math.log(0.5), "log2_retain": -1.0}
+
+
 class Conversion(NamedTuple):
     """The tensors of one case in the layout of a kernel, and results back.
 
@@ -78,6 +82,22 @@ class Conversion(NamedTuple):
     def groups(self) -> int:
         return int(self.parameters.get("groups", 1))
 
+    @property
+    def guards(self) -> int:
+        """Rows of a batch in front of the case's, whose results are dropped.
+
+        All packed sequences of a row start from one memory. So one row alone gets another in front
+        of it, which starts from twice that memory and halves it at its first token: a kernel that
+        takes the first state of another sequence is wrong, and one that goes on from the last state
+        of the sequence before is wrong as if there were no resets.
+        """
+        given = "M0" in self.inputs and "M0" in self.kernel.arguments.values()
+        return int(bool(self.starts) and self.batch == 1 and given)
+
+    @property
+    def rows(self) -> int:
+        return self.guards + self.batch
+
     def _scaled(self, name: str, x: Array) -> Array:
         """Reads under the scale of the case, where that of the kernel is of the filled-up width.
 
@@ -107,8 +127,8 @@ class Conversion(NamedTuple):
     def cu_seqlens(self) -> Array:
         """Starts of all sequences of all rows of the batch, one behind the other, and the end."""
         tokens = self.full[2]
-        starts = [b * tokens + t for b in range(self.batch) for t in self.starts]
-        return np.array([*starts, self.batch * tokens], np.int64)
+        starts = [b * tokens + t for b in range(self.rows) for t in self.starts]
+        return np.array([*starts, self.rows * tokens], np.int64)
 
     def _number(self, argument: str, name: str) -> dict[str, Any]:
         if name == "steps":
@@ -151,8 +171,16 @@ class Conversion(NamedTuple):
         x = self._repeated(name, self._filled(name, self._silenced(name, x)))
         x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])  # (B, H, T, ...)
         if self.starts:
+            x = self._guarded(name, x)
             x = np.swapaxes(x, 0, 1).reshape(1, x.shape[1], -1, *x.shape[3:])
         return np.ascontiguousarray(np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x)
+
+    def _guarded(self, name: str, x: Array) -> Array:
+        """Rows of a batch (B, H, ...) behind those of the guards."""
+        before = np.full((self.guards, *x.shape[1:]), _still(name), x.dtype)
+        if name in HALF:
+            before[:, :, :1] = HALF[name]
+        return np.concatenate([2 * x[: self.guards] if name == "M0" else before, x])
 
     def _silenced(self, name: str, x: Array) -> Array:
         """A silent token with a gate of 1, which writes and erases nothing."""
@@ -219,6 +247,7 @@ class Conversion(NamedTuple):
         x = np.pad(x, [(0, 0), (0, 0), *((0, n) for n in behind)])
         if not self.starts:
             return np.ascontiguousarray(x)
+        x = self._guarded(name, x)
         x = np.repeat(x, len(self.starts), axis=0)
         if name == "M_bar":
             last = np.arange(len(x)) % len(self.starts) == len(self.starts) - 1
@@ -240,7 +269,8 @@ class Conversion(NamedTuple):
     def from_kernel(self, name: str, x: Array) -> Array:
         """A result or the gradient by a tensor, in the layout of the case."""
         if name == "M0":
-            x = x.reshape(self.batch, -1, *x.shape[1:]).sum(axis=1)  # over packed sequences
+            x = x.reshape(self.rows, -1, *x.shape[1:])[self.guards :]
+            x = x.sum(axis=1)  # over packed sequences
             return self._turned(self._cut_state(x)).reshape(self.inputs["M0"].shape)
         if name == "bonus" or name in OF_HEADS:
             own = self.inputs[name].shape
@@ -249,7 +279,7 @@ class Conversion(NamedTuple):
             return x.sum(axis=0) if len(own) < x.ndim else x.reshape(own)
         x = np.swapaxes(x, 1, 2) if self.kernel.head_axis == 2 else x  # (B, H, T, ...)
         if self.starts:
-            x = x.reshape(x.shape[1], self.batch, -1, *x.shape[3:]).swapaxes(0, 1)
+            x = x.reshape(x.shape[1], self.rows, -1, *x.shape[3:]).swapaxes(0, 1)[self.guards :]
         x = self._summed(name, self._cut(name, x))
         x = np.ascontiguousarray(x.reshape(*self.axes[:-1], *self._heads(x), *x.shape[2:]))
         if "active" in self.inputs and name not in READ:
@@ -279,7 +309,7 @@ class Conversion(NamedTuple):
     def last_state(self, M: Array) -> Array:
         """The memory after the last token of each row of the batch."""
         M = M[len(self.starts) - 1 :: len(self.starts)] if self.starts else M
-        M = self._turned(self._cut_state(M))
+        M = self._turned(self._cut_state(M[self.guards :]))
         return np.ascontiguousarray(M.reshape(*self.axes, *M.shape[-2:]))
 
     def gradients(self, found: Mapping[str, Any]) -> Arrays:

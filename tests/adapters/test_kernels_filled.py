@@ -14,6 +14,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.sources import sources
 from tests.support import fla_kernel, member_kernel
+from tests.support.close import assert_close, reordered
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 sys.path.insert(0, str(ADAPTERS))
@@ -228,3 +229,47 @@ def test_what_is_filled_up_wrongly_is_wrong() -> None:
     for one, call in ((case("kda", pulse=2), forgets), (case("kda"), shifted)):
         rows = checked(one, kernels.Kernel(call, kernels.KDA, "kda", pad=4))
         assert "WRONG" in {row.verdict for row in rows}
+
+
+@pytest.mark.clause("SRC-6")
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_packed_sequence_that_starts_from_the_memory_of_another_is_wrong(rows: int) -> None:
+    """The sequences of a row share a memory, so one row alone has a guard of another beside it."""
+
+    def batched(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {n: x if n == "in/reset" else np.stack([x, 0.5 * x]) for n, x in inputs.items()}
+
+    def of_first(*, initial_state: Any, **x: Any) -> Any:
+        first = np.repeat(initial_state[:1], len(initial_state), axis=0)
+        return fla_kernel.kda(initial_state=first, **x)
+
+    def in_reverse(*, initial_state: Any, **x: Any) -> Any:
+        return fla_kernel.kda(initial_state=initial_state[::-1], **x)
+
+    def handed_over_first(**x: Any) -> Any:
+        y, M = fla_kernel.kda(**x)
+        return y, np.repeat(M[:1], len(M), axis=0)
+
+    one = case("kda", batched if rows == 2 else None, reset=3)
+    asked = kernels.Kernel(fla_kernel.kda, kernels.KDA, "kda", fla_kernel.by_complex_step)
+    passes(one, asked)
+    passes(one, asked._replace(gradients=fla_kernel.by_complex_step, pad=(4, 4, 8)))
+    for call in (of_first, in_reverse, handed_over_first):
+        found = checked(one, asked._replace(call=call, gradients=None))
+        assert {row.tensor: row.verdict for row in found}["out/M"] == "WRONG"
+
+
+@pytest.mark.clause("SRC-6")
+def test_a_kernel_that_goes_on_from_the_sequence_before_is_one_without_resets() -> None:
+    """The guard hands over the memory of the case, so that the mistake keeps its name."""
+
+    def goes_on(*, cu_seqlens: Any, **x: Any) -> Any:
+        y, last = fla_kernel.kda(**{**x, "initial_state": x["initial_state"][:1]})
+        return y, np.repeat(last, len(cu_seqlens) - 1, axis=0)
+
+    one = case("kda", reset=3)
+    found = sources.respond(kernels.Kernel(goes_on, kernels.KDA, "kda"), one).tensors
+    bare = {name: x for name, x in one.inputs.items() if name != "in/reset"}
+    truth = atlas_ref.evaluate(atlas_ref.make(one.header.plain(), bare)).tensors
+    for name in ("out/y", "out/M"):
+        assert_close(name, found[name], truth[name], reordered(64))
