@@ -132,8 +132,8 @@ docs: $(VENV)/.docs  ## the site in build/site, strictly: a warning or a link th
 docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when a file changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
-docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
-	$(BIN)/python -m pytest -q -n 0 -m "slow or not slow" $(patsubst %,tests/docs/test_%.py,browser equations pages)
+docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark; the page that checks a public kernel
+	$(BIN)/python -m pytest -q -n 0 -m "slow or not slow" $(patsubst %,tests/docs/test_%.py,browser equations pages public_kernel)
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 # Of every file of a release, so that they hold on each system and for each Python.

@@ -8,25 +8,17 @@ import doctest
 import importlib
 import importlib.util
 import pkgutil
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 import atlas_ref
 import tape
-from tests.support.page_blocks import Block, blocks, run
+from tests.support.page_blocks import Block, blocks, copied, run
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs/pages"
 STEPS = sorted((PAGES / "tutorial").glob("[0-9]_*.md"))
-
-
-def copied(page: Path, folder: Path) -> None:
-    """The files of the adapters that a page asks its reader to copy."""
-    for name in re.findall(r"Copy `(\w+\.py)` of the \[adapters\]", page.read_text()):
-        shutil.copy(ROOT / "examples/adapters" / name, folder)
 
 
 def chosen(found: list[Block], kernel: str) -> list[Block]:
@@ -41,9 +33,9 @@ def chosen(found: list[Block], kernel: str) -> list[Block]:
 def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(kernel) is None:
         pytest.skip(f"{kernel} is not installed; the other kernel of the tutorial runs")
-    assert len(STEPS) == 5
+    assert len(STEPS) == 6
     printed = []
-    for step in STEPS:
+    for step in STEPS[:-1]:
         copied(step, tmp_path)
         found = chosen(blocks(step), kernel)
         assert any(each.kind == "console" for each in found)
@@ -56,10 +48,10 @@ def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path
 
 @pytest.mark.slow
 def test_the_page_of_a_kda_kernel_runs_alone(tmp_path: Path) -> None:
-    """The last step alone, with the file that it asks its reader to copy."""
-    copied(STEPS[-1], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["kernels.py"]
-    printed = "".join(run(each, tmp_path) for each in blocks(STEPS[-1]))
+    """The fifth step alone, with the files that it asks its reader to copy."""
+    copied(STEPS[4], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"kernels.py", "kernel_tensors.py"}
+    printed = "".join(run(each, tmp_path) for each in blocks(STEPS[4]))
     assert "parameters.decay=after_error" in printed
 
 

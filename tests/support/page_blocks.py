@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
+
+ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 
 BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^(?P=indent)```",
@@ -38,6 +41,13 @@ def blocks(path: Path) -> list[Block]:
         Block(each["kind"], each["title"] or "", textwrap.dedent(each["text"]))
         for each in BLOCK.finditer(path.read_text())
     ]
+
+
+def copied(page: Path, folder: Path) -> None:
+    """The files of the adapters that a page asks its reader to copy."""
+    for names in re.findall(r"Copy (`.*?`) of the \[adapters\]", page.read_text()):
+        for name in re.findall(r"`(\w+\.py)`", names):
+            shutil.copy(ADAPTERS / name, folder)
 
 
 def run(block: Block, folder: Path) -> str:
