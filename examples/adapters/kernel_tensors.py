@@ -71,7 +71,9 @@ class Conversion(NamedTuple):
         starts = () if reset is None else (0, *(int(t) for t in np.flatnonzero(reset) if t))
         own = case.get("parameters") or {}
         sizes = (int(q.shape[-1]), int(v.shape[-1]), int(q.shape[-2]))
-        d_in, d_out, tokens = (-(-n // to) * to for n, to in zip(sizes, kernel.filled, strict=True))
+        d_in, d_out, tokens = (
+            -(-n // to) * to for n, to in zip(sizes, kernel.multiples, strict=True)
+        )
         return cls(kernel, inputs, own, tuple(v.shape[:-2]), starts, sizes, (d_in, d_out, tokens))
 
     @property
@@ -105,9 +107,9 @@ class Conversion(NamedTuple):
         """
         if self.sizes[0] == self.full[0] or "query_scale" in self.kernel.arguments.values():
             return x
-        if name not in (("q",) if self.kernel.normalised else ("y", "y_bar")):
+        if name not in (("q",) if self.kernel.divides_reads else ("y", "y_bar")):
             return x
-        if self.kernel.computed["query_scale"] != "1/sqrt(d_in)":
+        if self.kernel.parameters["query_scale"] != "1/sqrt(d_in)":
             return x
         return _wide(x) * math.sqrt(self.full[0] / self.sizes[0])
 
@@ -135,7 +137,7 @@ class Conversion(NamedTuple):
             return {argument: self.parameters.get("steps", 1)}
         value = self.parameters.get(name)
         if value is None and self.full[0] != self.sizes[0]:  # its default is of the wrong width
-            value = self.kernel.computed[name]
+            value = self.kernel.parameters[name]
         if value == "1/sqrt(d_in)":
             value = self.sizes[0] ** -0.5
         return {} if value is None else {argument: float(value)}
@@ -211,7 +213,7 @@ class Conversion(NamedTuple):
 
     def _width(self, name: str, x: Array) -> int:
         """Whether the last axis of a tensor of tokens is of keys, 0, or of values, 1."""
-        rates = name in ("beta", "beta_input") and not self.kernel.of_channels
+        rates = name in ("beta", "beta_input") and not self.kernel.has_vector_beta
         return int(name in OF_VALUES or rates)
 
     def _has_channels(self, name: str, x: Array) -> bool:
@@ -236,7 +238,7 @@ class Conversion(NamedTuple):
             return 0
         if name.endswith("retain") and self.kernel.channels:
             return self.full[0]
-        rates = name in ("beta", "beta_input") and not self.kernel.of_channels
+        rates = name in ("beta", "beta_input") and not self.kernel.has_vector_beta
         return self.full[1] if rates and self.kernel.rates == "value" else 0
 
     def _state(self, name: str, x: Array) -> Array:

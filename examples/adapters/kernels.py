@@ -163,36 +163,36 @@ class Kernel(NamedTuple):
         return results | call.gradients(gradients)
 
     @property
-    def taken(self) -> set[str]:
+    def tensors(self) -> set[str]:
         """Tensors and parameters of a case that the kernel has an argument for."""
         return set(self.arguments.values())
 
     @property
-    def gated(self) -> bool:
+    def takes_gate(self) -> bool:
         """Whether it takes the gate itself, or its log."""
-        return bool(self.taken & {"retain", "log_retain", "log2_retain"})
+        return bool(self.tensors & {"retain", "log_retain", "log2_retain"})
 
     @property
     def defaults(self) -> Defaults:
         return MEMBERS[self.member]
 
     @property
-    def computed(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         """Every parameter of what the kernel computes."""
-        return resolved(self.defaults, self.settings)
+        return in_force(self.defaults, self.settings)
 
     @property
-    def of_channels(self) -> bool:
+    def has_vector_beta(self) -> bool:
         """Whether beta is a vector of keys, and no step size."""
         return self.defaults.erase == "alpha"
 
     @property
-    def normalised(self) -> bool:
+    def divides_reads(self) -> bool:
         """Whether reads are divided by what their query finds in a sum of keys."""
         return self.defaults.second == "z"
 
     @property
-    def filled(self) -> tuple[int, int, int]:
+    def multiples(self) -> tuple[int, int, int]:
         """What d_in, d_out and tokens are filled up to multiples of."""
         pad = self.pad if isinstance(self.pad, tuple) else (self.pad, self.pad)
         d_in, d_out, tokens = (*pad, 1)[:3]
@@ -206,8 +206,8 @@ class Kernel(NamedTuple):
         own = case.get("parameters") or {}
         if case["rule"] != "dplr" or own.get("member") != self.member:
             return f"{case['rule']} {own.get('member', '')}: it computes {self.member} of rule dplr"
-        asked, computed = resolved(self.defaults, own), self.computed
-        free = {*CONVERTED, *self.taken, *self._void(asked, inputs)}
+        asked, computed = in_force(self.defaults, own), self.parameters
+        free = {*CONVERTED, *self.tensors, *self._void(asked, inputs)}
         free |= set(TOLERATED) - set(self.settings)
         for name in sorted((asked.keys() | computed.keys()) - free):
             wanted, has = (each.get(name, "none") for each in (asked, computed))
@@ -224,7 +224,7 @@ class Kernel(NamedTuple):
         return void if normed and not self.defaults.floor else void | {"norm_eps"}
 
     def _beyond(self, inputs: Mapping[str, Array]) -> str:
-        taken = self.taken | ({"retain", "log_retain"} if self.gated else set())
+        taken = self.tensors | ({"retain", "log_retain"} if self.takes_gate else set())
         taken |= {"reset"} if "cu_seqlens" in taken else set()
         taken |= {"active"} if self._stills(inputs) else set()
         for name in inputs:
@@ -235,9 +235,11 @@ class Kernel(NamedTuple):
         if why := self._other_ranks(inputs):
             return why
         tokens = inputs["q"].shape[-2]
-        if tokens % self.filled[2] and not self._stills(inputs):
-            return f"{tokens} tokens: it takes multiples of {self.filled[2]}, and none stands still"
-        tokens += -tokens % self.filled[2]
+        if tokens % self.multiples[2] and not self._stills(inputs):
+            return (
+                f"{tokens} tokens: it takes multiples of {self.multiples[2]}, and none stands still"
+            )
+        tokens += -tokens % self.multiples[2]
         return f"{tokens} tokens: it takes multiples of {self.chunk}" if tokens % self.chunk else ""
 
     def _stills(self, inputs: Mapping[str, Array]) -> bool:
@@ -245,7 +247,7 @@ class Kernel(NamedTuple):
 
         Not where gates are fixed or made of raw numbers, nor where a momentum goes on.
         """
-        able = self.defaults.gate == "none" or (self.defaults.gate == "tensor" and self.gated)
+        able = self.defaults.gate == "none" or (self.defaults.gate == "tensor" and self.takes_gate)
         return able and self.defaults.second != "S"
 
     def _other_ranks(self, inputs: Mapping[str, Array]) -> str:
@@ -254,7 +256,7 @@ class Kernel(NamedTuple):
         for name in ("retain", "log_retain"):
             if name in inputs and inputs[name].ndim == rank and not self.channels:
                 return f"in/{name} for each key channel: it takes one gate a head"
-        for name in () if self.of_channels or self.rates == "value" else ("beta", "beta_input"):
+        for name in () if self.has_vector_beta or self.rates == "value" else ("beta", "beta_input"):
             if name in inputs and inputs[name].ndim == rank:
                 return f"in/{name} for each value: it takes one a head"
         raw = inputs.get("gate_input")
@@ -273,7 +275,7 @@ class Kernel(NamedTuple):
 
         `atlas-ref sweep dplr --for module:mine` draws from them (SWEEP-16).
         """
-        own, taken, computed = self.defaults, self.taken, self.computed
+        own, taken, computed = self.defaults, self.tensors, self.parameters
         fixed: dict[str, tuple[Any, ...]] = {"member": (self.member,)}
         for name in ("decay", "query_scale", "q_norm", "k_norm"):
             if name not in taken and not (name == "decay" and own.erase == "none"):
@@ -287,13 +289,13 @@ class Kernel(NamedTuple):
 
     def _drawn_tensors(self) -> dict[str, tuple[Any, ...]]:
         """What of a sweep's space says which tensors a case has."""
-        own, taken = self.defaults, self.taken
+        own, taken = self.defaults, self.tensors
         fixed: dict[str, tuple[Any, ...]] = {}
         raw = "gate_input" in taken
-        if own.gate == "tensor" and (raw or not self.gated or not self.channels):
+        if own.gate == "tensor" and (raw or not self.takes_gate or not self.channels):
             kind = "channel" if self.channels else "token"
             gated = (kind, *(() if raw else (f"log_{kind}", "absent")))
-            fixed["gate"] = gated if raw or self.gated else ("absent",)
+            fixed["gate"] = gated if raw or self.takes_gate else ("absent",)
         if self.member is None:
             fixed |= {"erase": ("absent",)} if "erase_read" not in taken else {}
             fixed |= {"bonus": ("absent",)} if "bonus" not in taken else {}
@@ -304,12 +306,12 @@ class Kernel(NamedTuple):
         fixed |= {} if self.returns_state and not own.second else {"state_bar": (False,)}
         fixed |= {} if self._stills({}) else {"pulse": (1,)}
         fixed |= {} if "cu_seqlens" in taken else {"reset": (0,)}
-        if self.chunk > 1 and self.filled[2] % self.chunk:
+        if self.chunk > 1 and self.multiples[2] % self.chunk:
             fixed["tokens"] = tuple(n * self.chunk for n in (1, 2, 3))
         return fixed
 
 
-def resolved(own: Defaults, stated: Mapping[str, Any]) -> dict[str, Any]:
+def in_force(own: Defaults, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters in force: those that are stated, and the defaults of the member."""
     left_out = {
         "decay": own.decay,

@@ -64,7 +64,7 @@ def test_what_is_in_force_is_what_the_parameters_of_a_case_say() -> None:
         said = parameters.Parameters(member=name)
         norms = {"q_norm": said.norm("in/q"), "k_norm": said.norm("in/k")}
         own = {"decay": said.order, "query_scale": said.scale, "norm_eps": said.norm_eps}
-        found = kernels.resolved(kernels.MEMBERS[name], {})
+        found = kernels.in_force(kernels.MEMBERS[name], {})
         assert found == {**norms, **own, "steps": said.steps, "gate_normalizer": 1}
     # and every parameter is about layout, tolerance, or compared
     known = {*kernels.CONVERTED, *kernels.TOLERATED}
