@@ -278,12 +278,13 @@ class Header(Frozen):
         return self.plain()[key]
 
     def __contains__(self, key: object) -> bool:
+        """Whether the file sets a key (CASE-42)."""
         return key in self.plain()
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key that the file sets, as a kernel's `case` has it; else the default.
 
-        Source: CASE-2.
+        Source: CASE-42.
         """
         return self.plain().get(key, default)
 

@@ -115,7 +115,7 @@ class Failure(NamedTuple):
         return [(name, words) for name, words in fields if words]
 
     def text(self) -> str:
-        """The fields for a reader, one on a line."""
+        """The fields for a reader, one on a line, below the case's name (CASE-43)."""
         return "\n".join(
             [
                 f"{self.name or self.case}: {self.verdict} ({self.rule})",
