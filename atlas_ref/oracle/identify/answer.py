@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from atlas_ref.oracle.identify.departed import Departed
 
-Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
+Verdict = Literal[
+    "MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE", "FAILED", "NOT SUPPORTED", "MISSING"
+]
 
 
 class Fit(NamedTuple):
@@ -42,7 +44,7 @@ class Identification(NamedTuple):
 
     Attributes:
         verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT
-            FINITE, results hold a NaN.
+            FINITE, results hold a NaN; FAILED, NOT SUPPORTED or MISSING, there are none.
         match: the fit with the fewest changes from the case's own convention or a preset; the
             nearest one under NO MATCH.
         preset: the preset that the match equals on this case.
@@ -83,6 +85,6 @@ class Identification(NamedTuple):
     def exit_code(self) -> int:
         """0 for a match, 1 where no convention explains the results, 3 where they cannot decide.
 
-        Source: IDENT-9.
+        Source: IDENT-9, IDENT-20.
         """
-        return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
+        return {"MATCH": 0, "UNDECIDABLE": 3, "NOT SUPPORTED": 3}.get(self.verdict, 1)

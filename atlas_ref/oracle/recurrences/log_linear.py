@@ -61,13 +61,17 @@ def _evaluate(x: Inputs, own: Settings) -> Results:
     return {"out/y": y, "out/M": own.matrix(after.M)}
 
 
+def _positions(x: Inputs, own: Settings) -> list[int]:
+    """Tokens that the memory holds before the first token and after each of them."""
+    here = [own.position]
+    for t in range(x["in/v"].shape[-2]):
+        here.append((own.position if starts(x, t) else here[-1]) + writes(x, t))
+    return here
+
+
 def _check(x: Inputs, own: Settings) -> None:
     """Refuse more tokens than the levels hold, and a first memory in a level that holds none."""
-    levels, most = x["in/level_scales"].shape[-1], own.position
-    here = most
-    for t in range(x["in/v"].shape[-2]):
-        here = (own.position if starts(x, t) else here) + writes(x, t)
-        most = max(most, here)
+    levels, most = x["in/level_scales"].shape[-1], max(_positions(x, own))
     if most > 2 ** (levels - 1):
         raise ValueError(
             f"in/level_scales: {levels} levels, which hold {2 ** (levels - 1)} tokens, found {most}"
@@ -160,4 +164,5 @@ MEMBER = Member(
     words={"state": "M"},
     counts={"value_heads_per_key_head": "groups"},
     check=_check,
+    continued=lambda x, own: {"position": _positions(x, own)[-1]},
 )

@@ -64,6 +64,7 @@ class Member(NamedTuple):
         counts: word of a recorded parameter -> setting.
         flat: name without `in/` -> axis of one that a recording has more.
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
+        continued: (inputs, settings) -> parameters of the call that follows (RECUR-13).
     """
 
     source: str
@@ -80,6 +81,7 @@ class Member(NamedTuple):
     counts: Mapping[str, str] = {}
     flat: Mapping[str, int] = {}
     check: Callable[[Inputs, Settings], None] = lambda x, own: None
+    continued: Callable[[Inputs, Settings], Mapping[str, Any]] = lambda x, own: {}
 
 
 def at_token(x: Inputs, t: int, *names: str) -> list[Array]:

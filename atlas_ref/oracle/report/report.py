@@ -90,7 +90,8 @@ class Run:
 
     Args:
         command: the words before the cases, and those after them, that repeat a check.
-        ids: what stands for a case in the command that repeats its check, in place of its file.
+        ids: what stands for a case in messages, and in the command that repeats its check, in place
+            of its file.
         entries: expected failures.
         only: results that are compared, for entries about others.
         nearest: search for the nearest convention, once for each rule that fails.
@@ -128,7 +129,8 @@ class Run:
         self._report.problems.extend(outcome.problems)
         self._report.void.update({name: dict(void)} if void else {})
         failure = explained(checked, outcome.rows, self.repeated(name), nearest=self._nearest)
-        self._report.failures.extend([failure] if failure else [])
+        known = self._ids.get(name, "")
+        self._report.failures.extend([failure._replace(name=known)] if failure else [])
 
     def _note_features(self, checked: Checked) -> None:
         """Note what the case has, by whether it was answered; count what it was skipped for."""

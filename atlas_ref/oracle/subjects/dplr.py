@@ -56,6 +56,8 @@ def _evaluate(
     member, seconds = own.of, dict[str, Array]()
     if member.second == "A":
         x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
+    if own.group_order == "round_robin":
+        own, x = _of_value_heads(own, x)
     fields = members.tokens(member, x, lambda z: dplr.of_groups(z, own.groups))
     for name in ("k", "q", "retain", "log_retain", "bonus"):
         if f"in/{name}" in x:
@@ -74,6 +76,18 @@ def _evaluate(
         return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
     last, y = run(config, tokens, _start(own, config, x))
     return {"out/y": y, "out/M": _turned(own, last.M), **seconds}, None
+
+
+def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, dict[str, Array]]:
+    """Keys and queries of each value head, h of them those of key head h mod H (DPLRCASE-26)."""
+    wide = dict(x)
+    for name in ("in/k", "in/q", members.WRITTEN) if own.groups > 1 else ():
+        if name in x:
+            *lead, heads, rows, d = x[name].shape
+            each = ops.expand_dims(x[name], -4)
+            each = ops.broadcast_to(each, (*lead, own.groups, heads, rows, d))
+            wide[name] = ops.reshape(each, (*lead, own.groups * heads, rows, d))
+    return own.replaced(groups=1), wide
 
 
 def _normed(own: Parameters, name: str, x: Array) -> Array:
@@ -174,6 +188,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
+    if own.group_order != "blocks" and (own.groups == 1 or inputs["in/k"].shape[-3] == 1):
+        reasons["parameters.group_order"] = "all value heads have one key head, or each its own"
     if own.log_chunk is not None and not set(formulas.GATES) & inputs.keys():
         reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:

@@ -209,6 +209,7 @@ class Own(NamedTuple):
         presets: settings of new cases by a name.
         drawing: what a sweep draws of it; None where it draws no case.
         calls: how a call of it is cut; None where that is not done.
+        continued: (case) -> parameters that another call after this one needs otherwise (CASE-13).
     """
 
     check_header: Callable[[Any], None]
@@ -241,6 +242,7 @@ class Own(NamedTuple):
     presets: Mapping[str, Preset] = {}
     drawing: Drawing | None = None
     calls: Calls | None = None
+    continued: Callable[[Any], Mapping[str, Any]] = lambda case: {}
 
 
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:

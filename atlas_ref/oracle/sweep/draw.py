@@ -73,6 +73,9 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
         CaseError: a rule that cannot be swept, a name that is not drawn, or no value.
     """
     if rule not in SWEPT:
+        subject = SUBJECTS.get(rule)
+        if subject is not None and subject.is_memory:
+            raise CaseError(f"sweep: rule {rule}: is not swept; {subject.instead}")
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")
     of = drawing(rule)
     names = (

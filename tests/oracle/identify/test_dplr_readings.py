@@ -144,6 +144,9 @@ def test_every_other_setting_is_found(name, each):
 def test_every_mistake_is_named(name, each):
     answer = identify(CASES[name], results(CASES[name], each.name))
     words = [one.words for one in answer.departures]
+    if each.name == "round robin":  # which is a setting too
+        assert answer.from_own == {"parameters.group_order": "round_robin"}
+        return
     assert answer.verdict == "NO MATCH"
     assert each.words in words, (answer.from_own, words)
 

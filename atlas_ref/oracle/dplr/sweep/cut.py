@@ -66,8 +66,11 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     yield from _members(case, own, given)
     for key, label in (("groups", "V"), ("steps", "R")):
         count = getattr(own, key)
+        apart = key == "groups" and own.group_order == "round_robin"
         for fewer_each in smaller(count):
-            places = [i for i in range(_size(case, label)) if i % count < fewer_each]
+            size = _size(case, label)
+            each = [i // (size // count) if apart else i % count for i in range(size)]
+            places = [i for i in range(size) if each[i] < fewer_each]
             yield _cut(case, {label: places}, **{key: fewer_each})
     for key in given:
         if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
@@ -179,8 +182,10 @@ def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candida
     if "T" in places:
         places = {**places, "R": [t * own.steps + j for t in places["T"] for j in range(own.steps)]}
     if "H" in places:
-        groups = range(own.groups)
-        places = {**places, "V": [h * own.groups + j for h in places["H"] for j in groups]}
+        groups, heads = range(own.groups), _size(case, "H")
+        blocks = [h * own.groups + j for h in places["H"] for j in groups]
+        robin = [j * heads + h for j in groups for h in places["H"]]
+        places = {**places, "V": blocks if own.group_order == "blocks" else robin}
     axes, found = _axes(own, case.inputs), {}
     for name, x in case.inputs.items():
         for axis, label in enumerate(axes[name]):
