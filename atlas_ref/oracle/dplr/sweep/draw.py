@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.dplr import formulas, parameters, tensors
-from atlas_ref.oracle.dplr.members import LATER, MEMBERS, SECOND, of
+from atlas_ref.oracle.dplr.members import LATER, MEMBERS, POSITIVE, SECOND, of
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
 from atlas_ref.oracle.regimes import ordinary, some
 from atlas_ref.oracle.regimes import repeated as repeated_keys
@@ -53,9 +53,6 @@ LATER_PARAMETERS = ("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "bet
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}
-
-#: States that are sums of what is positive.
-POSITIVE = ("in/z0", "in/A0")
 
 #: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
 _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
