@@ -153,7 +153,8 @@ def new(
         int, typer.Option(min=0, help="a packed sequence starts at every N-th token")
     ] = 0,
     packed: Annotated[
-        bool, typer.Option("--packed", help="sequences of unequal lengths start, no token is silent")
+        bool,
+        typer.Option("--packed", help="sequences of unequal lengths start, no token is silent"),
     ] = False,
     cotangent: Annotated[
         bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
@@ -162,7 +163,8 @@ def new(
         bool, typer.Option("--state/--no-state", help="states before the first token")
     ] = True,
     gate: Annotated[
-        Literal["head", "channel"] | None, typer.Option(metavar="head|channel", help="dplr: in place of the member's")
+        Literal["head", "channel"] | None,
+        typer.Option(metavar="head|channel", help="dplr: in place of the member's"),
     ] = None,
     log: Annotated[
         bool | None, typer.Option("--log/--no-log", help="dplr: logs of gates", show_default=False)

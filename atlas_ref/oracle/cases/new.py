@@ -111,7 +111,10 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:
         _check_drawn(request, name)
-    _check_packed(request, name)
+    _check_stated(request, name)
+    if request.groups > 1:
+        own = {**request.parameters, "groups": request.groups}
+        request = request.replaced(parameters=own, groups=1)
     request, without = _of_preset(request, name)
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
@@ -241,8 +244,8 @@ def _check_drawn(request: Request, name: str) -> None:
         raise CaseError(f"{name}: per_dimension_gates: the rule {request.rule} has none")
 
 
-def _check_packed(request: Request, name: str) -> None:
-    """Refuse what says twice where sequences start, groups that do too, and gates of other rules."""
+def _check_stated(request: Request, name: str) -> None:
+    """Refuse what is said twice, and what other rules have (CASE-40, DPLRCASE-20)."""
     if request.packed:
         for key, plain in (("reset", 0), ("pulse", 1)):
             if getattr(request, key) != plain:
@@ -284,8 +287,6 @@ def _header(request: Request) -> dict[str, Any]:
     for key in ("span", "feature_map", "window_weights", "parameters"):
         if getattr(request, key):
             fields[key] = getattr(request, key)
-    if request.groups > 1:
-        fields["parameters"] = {**request.parameters, "groups": request.groups}
     own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
     if own is not None and own.sample:
         open_ = {} if set(own.sample) & set(request.parameters) else own.sample

@@ -44,7 +44,9 @@ GATED = [name for name, chosen in FORMULAS.items() if "gate_formula" in chosen]
 def drawn(name: str, member: str = "kda", *, channels: bool = True, **fields: Any) -> Any:
     """A case with 2 heads, 5 tokens, 4 channels, 3 values."""
     sizes = {"tokens": 5, "cotangent": True, "seed": 3, **fields}
-    case = new(Request(rule="dplr", draw=1, parameters={"member": member, **FORMULAS[name]}, **sizes))
+    case = new(
+        Request(rule="dplr", draw=1, parameters={"member": member, **FORMULAS[name]}, **sizes)
+    )
     return case if channels else of_tokens(case)
 
 
