@@ -169,6 +169,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=deep_memory_inputs.draw,
+    states=deep_memory_inputs.states,
     rule=RULE,
     has_axes=False,
     has_newton_schulz=True,

@@ -232,6 +232,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
+    states=tensors.states,
     has_axes=False,
     instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,

@@ -264,6 +264,8 @@ class Subject(NamedTuple):
             its own.
         legal: tensors of a case, from (header, convention in force, names present).
         draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
+        states: (request, header, inputs, generator) -> first states that `draw` leaves out, and
+            cotangents of the last; None where there is no state.
         rule: the rule, where the subject is a memory.
         argument: the only input of a subject without tokens; "" for a sequence.
         tensors: of a subject without tokens, beside those of its feature map.
@@ -290,6 +292,7 @@ class Subject(NamedTuple):
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
     legal: Callable[[Any, Any, set[str]], Legal] = _no_table
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
+    states: Callable[[Any, Any, Mapping[str, Array], Any], dict[str, Array]] | None = None
     rule: Rule | None = None
     argument: str = ""
     tensors: Mapping[str, Tensor] = {}

@@ -118,7 +118,7 @@ def drawn(rule: str, seed: int, number: int, choices: Space) -> Drawn:
         request, regime = _request(rule, draw, choices, long=is_long(rule, number, choices))
         try:
             fields = without(request, *of.of_tensors)
-            case = new(Request(**fields), name=f"{rule}-{seed}-{number}")
+            case = new(Request(**fields, draw=1), name=f"{rule}-{seed}-{number}")
             return Drawn(request, regime, _changed(case, request, regime, draw))
         except (CaseError, ValidationError) as error:
             reason = str(error) if isinstance(error, CaseError) else first_problem(error)

@@ -24,7 +24,7 @@ def made(member=None, *, logs=False, start=True, bar=False, drop=(), events=True
     chosen = fields.pop("parameters", {}) | ({} if member is None else {"member": member})
     sizes = {"tokens": 7, "d_in": 3, "d_out": 3, "heads": 1, "seed": 5, "cotangent": True}
     sizes |= {"pulse": 2, "reset": 3} if events else {}
-    case = new(Request(rule="dplr", parameters=chosen, **sizes | fields))
+    case = new(Request(rule="dplr", draw=1, parameters=chosen, **sizes | fields))
     x = {name: value for name, value in case.inputs.items() if name not in drop}
     if "in/active" in x:
         x["in/active"] = np.array([1, 1, 0, 1, 1, 0, 1], np.uint8)

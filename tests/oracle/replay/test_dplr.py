@@ -26,7 +26,7 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
     start = fields.pop("start", True)
     sizes = {"tokens": 5, "d_in": 3, "d_out": 3, "heads": 2, "seed": 5, "cotangent": True}
     sizes |= {"pulse": 2, "reset": 3} if events else {}
-    case = new(Request(rule="dplr", parameters=chosen, **sizes | fields))
+    case = new(Request(rule="dplr", draw=1, parameters=chosen, **sizes | fields))
     x = dict(case.inputs)
     if events:
         x["in/active"] = np.array([1, 1, 0, 1, 1], np.uint8)

@@ -67,11 +67,12 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     for key, label in (("groups", "V"), ("steps", "R")):
         count = getattr(own, key)
         apart = key == "groups" and own.group_order == "round_robin"
-        for fewer_each in smaller(count):
-            size = _size(case, label)
-            each = [i // (size // count) if apart else i % count for i in range(size)]
-            places = [i for i in range(size) if each[i] < fewer_each]
-            yield _cut(case, {label: places}, **{key: fewer_each})
+        size = _size(case, label)
+        turns = [i // (size // count) if apart else i % count for i in range(size)]
+        kept = [range(fewer) for fewer in smaller(count)] + [range(i, i + 1) for i in range(1, count)]
+        for each in kept:
+            places = [i for i in range(size) if turns[i] in each]
+            yield _cut(case, {label: places}, **{key: len(each)})
     for key in given:
         if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
             yield _without(case, key)
@@ -103,15 +104,16 @@ def optional(case: Any) -> Iterator[Candidate]:
 
 
 def heads(case: Any) -> Iterator[Candidate]:
-    """One key head with its value heads; no such axis where there is one head."""
-    if len(case.inputs["in/v"].shape) < 3:
-        return
-    for keep in fewer(_size(case, "H")):
-        yield _cut(case, {"H": keep})
-    if len(case.inputs["in/v"]) == 1:
-        axes = _axes(parsed(case.header), case.inputs)
+    """One row of a batch, one key head with its value heads; no such axis where there is one."""
+    axes = _axes(parsed(case.header), case.inputs)
+    lead = axes["in/v"][:-2]
+    for label in (*lead[:-1], "H") if lead else ():
+        for keep in fewer(_size(case, label)):
+            yield _cut(case, {label: keep})
+    if lead and len(case.inputs["in/v"]) == 1:
+        first = {"V", "H"} if lead[0] == "V" else {lead[0]}
         found = {
-            name: x[0] if {"V", "H"} & set(axes[name][:1]) else x for name, x in case.inputs.items()
+            name: x[0] if first & set(axes[name][:1]) else x for name, x in case.inputs.items()
         }
         yield Candidate(case.header.plain(), found)
 
@@ -205,7 +207,8 @@ def _size(case: Any, label: str) -> int:
 
 
 def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of every input: V value heads, H key heads, R rows, T tokens, d_in, d_out.
+    """Names of the axes of every input: B0, B1 of a batch, V value heads, H key heads, R rows, T tokens,
+    d_in, d_out.
 
     The shapes that the rule wants are asked for with sizes that no two axes share.
     """
@@ -222,6 +225,7 @@ def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
         channels = (d_in,) if raw.ndim == inputs["in/v"].ndim else ()
         sizes["in/gate_input"] = _Shape((*front, T, *channels))
     labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    labels |= {size: f"B{i}" for i, size in enumerate(lead[:-1])}
     found = {}
     for name, shapes in tensors.shapes(own, sizes).items():
         if name in inputs:

@@ -87,6 +87,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
+    states=tensors.states,
     has_axes=False,
     instead="atlas-ref eval, check and tolerance do",
     is_memory=True,
