@@ -202,6 +202,7 @@ SUBJECT = Subject(
             presets=listed.presets,
             run=listed.run,
             keeps=reading.keeps,
+            narrow=lambda each: each.narrow,
             named={each.name: each.words for each in listed.MISTAKES},
             word="deep",
         ),

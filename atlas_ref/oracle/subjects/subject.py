@@ -131,6 +131,7 @@ class Searched(NamedTuple):
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
         named: name of a mistake -> the words that follow on "as if".
         word: what stands before the name of a mistake beside those of other subjects (VEC-16).
+        narrow: (departure) -> whether it sums in a narrower format than the case's (DEEPCASE-15).
     """
 
     settings: Callable[..., list[Any]]
@@ -140,6 +141,7 @@ class Searched(NamedTuple):
     keeps: Callable[[Any, Any], bool]
     named: Mapping[str, str]
     word: str
+    narrow: Callable[[Any], bool] = lambda departure: False
 
 
 class Preset(NamedTuple):
