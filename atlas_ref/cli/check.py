@@ -210,7 +210,7 @@ def check(
                 )
             except CaseError as error:
                 run.refuse(str(path), str(error))
-    outcome = run.report()
+        outcome = run.report()  # which may ask the source again
     for place in places:
         place.write(outcome)
     _print(outcome, as_json, verbose, reach(most, sets, target or ()) if sets else "")
