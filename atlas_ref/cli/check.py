@@ -196,7 +196,7 @@ def check(
                     answers.write(verdicts)
             except CaseError as error:
                 run.refuse(str(path), str(error))
-    outcome = run.report()
+        outcome = run.report()  # which may ask the source again
     for place in places:
         place.write(outcome)
     notes = [reach(most, sets, target or ()), about_members(sets, target or ())] if sets else []

@@ -49,6 +49,7 @@ class Identification(NamedTuple):
             nearest one under NO MATCH.
         preset: the preset that the match equals on this case.
         own: whether it is the case's own convention; from_own: its differences from that.
+        whole: the distance of the case's own convention; None where that was not compared.
         departures: what explains the results where it is none of the conventions' settings.
         runner_up: the nearest convention that does not fit, and by how much its error is larger
             than the match's.
@@ -68,6 +69,7 @@ class Identification(NamedTuple):
     match: Fit | None = None
     preset: str | None = None
     own: bool = False
+    whole: float | None = None
     from_own: dict[str, Any] = {}
     departures: tuple[Departed, ...] = ()
     runner_up: Fit | None = None
@@ -80,6 +82,13 @@ class Identification(NamedTuple):
     unused: tuple[str, ...] = ()
     dtype: str = "float64"
     fits: tuple[Any, ...] = ()
+
+    @property
+    def explains_half(self) -> bool:
+        """Whether the match leaves half of the case's own distance, and half of the results, at most."""
+        if self.match is None or self.whole is None:
+            return self.match is not None
+        return self.match.distance <= 0.5 * min(self.whole, 1.0)
 
     @property
     def exit_code(self) -> int:

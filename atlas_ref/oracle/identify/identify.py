@@ -186,6 +186,7 @@ class Search:
             match,
             preset=next((name for name in presets if name in PRESETS), None),
             own=lattice.OWN in presets,
+            whole=float(self.scores.distance[self.points.index(self.bases[lattice.OWN])]),
             from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
             times_worse=self._times_worse(match, runner_up),

@@ -37,6 +37,9 @@ STATE = re.compile("out/(M|S|z|A)")
 #: Results that a call leaves to the next one (DPLR-7).
 LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
 
+#: Tokens that chunks of public kernels have.
+CHUNKS = (16, 32, 64, 128)
+
 CLAUSES = {
     "out/y": "DPLR-5",
     "out/M": "DPLR-2",
@@ -211,6 +214,13 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
     forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
 
 
+def _undeclared(case: Any) -> list[dict[str, Any]]:
+    """Chunks over which a program may cumulate logs of the case's gates (DPLRCASE-23)."""
+    own = parameters.parsed(case.header)
+    given = set(formulas.GATES) & case.inputs.keys()
+    return [{"log_chunk": n} for n in CHUNKS] if given and own.log_chunk is None else []
+
+
 def _features(case: Any) -> set[str]:
     """Names of the features of SRC-21 that a case has (DPLRCASE-5)."""
     k, v = (case.inputs[name].shape for name in ("in/k", "in/v"))
@@ -247,6 +257,7 @@ SUBJECT = Subject(
         measured=True,
         states=STATE,
         state_dtype=lambda header: parameters.parsed(header).state_dtype,
+        undeclared=_undeclared,
         features=_features,
         drawing=DRAWING,
         check_form=_check_form,

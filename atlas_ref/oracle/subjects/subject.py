@@ -198,6 +198,8 @@ class Own(NamedTuple):
         has_convention: whether the header has a convention all the same.
         states: names of results that are the state of a memory (TOL-8); None without one.
         state_dtype: (header) -> the format that a case declares for its state (TOL-8), None for none.
+        undeclared: (case) -> parameters that a case may state of a correct program, which widen
+            tolerances alone, the widest last.
         features: (case) -> names of features that it has beside gradients (SRC-21).
         weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
         tolerance_of: (header) -> another such error and clause for this case; None for the same.
@@ -232,6 +234,7 @@ class Own(NamedTuple):
     has_convention: bool = False
     states: re.Pattern[str] | None = None
     state_dtype: Callable[[Any], str | None] = lambda header: None
+    undeclared: Callable[[Any], list[dict[str, Any]]] = lambda case: []
     features: Callable[[Any], set[str]] = lambda case: set()
     weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
     tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None

@@ -69,7 +69,9 @@ def settings(case: Any) -> Iterator[Candidate | None]:
         apart = key == "groups" and own.group_order == "round_robin"
         size = _size(case, label)
         turns = [i // (size // count) if apart else i % count for i in range(size)]
-        kept = [range(fewer) for fewer in smaller(count)] + [range(i, i + 1) for i in range(1, count)]
+        kept = [range(fewer) for fewer in smaller(count)] + [
+            range(i, i + 1) for i in range(1, count)
+        ]
         for each in kept:
             places = [i for i in range(size) if turns[i] in each]
             yield _cut(case, {label: places}, **{key: len(each)})
