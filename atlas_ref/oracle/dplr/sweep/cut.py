@@ -66,15 +66,15 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     yield from _members(case, own, given)
     for key, label in (("groups", "V"), ("steps", "R")):
         count = getattr(own, key)
+        if count == 1:  # there may be no axis of heads at all
+            continue
         apart = key == "groups" and own.group_order == "round_robin"
         size = _size(case, label)
         turns = [i // (size // count) if apart else i % count for i in range(size)]
-        kept = [range(fewer) for fewer in smaller(count)] + [
-            range(i, i + 1) for i in range(1, count)
-        ]
-        for each in kept:
-            places = [i for i in range(size) if turns[i] in each]
-            yield _cut(case, {label: places}, **{key: len(each)})
+        prefixes = [range(fewer_each) for fewer_each in smaller(count)]
+        for kept in [*prefixes, *(range(i, i + 1) for i in range(1, count))]:
+            places = [i for i in range(size) if turns[i] in kept]
+            yield _cut(case, {label: places}, **{key: len(kept)})
     for key in given:
         if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
             yield _without(case, key)
