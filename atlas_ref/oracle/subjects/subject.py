@@ -131,6 +131,8 @@ class Searched(NamedTuple):
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
         named: name of a mistake -> the words that follow on "as if".
         word: what stands before the name of a mistake beside those of other subjects (VEC-16).
+        further: (case) -> mistakes that are tried last, where nothing else explains results; they
+            are no mutants (IDENT-17).
     """
 
     settings: Callable[..., list[Any]]
@@ -140,6 +142,7 @@ class Searched(NamedTuple):
     keeps: Callable[[Any, Any], bool]
     named: Mapping[str, str]
     word: str
+    further: Callable[[Any], list[Any]] = lambda case: []
 
 
 class Preset(NamedTuple):
