@@ -20,10 +20,10 @@ LARGEST = 88.0
 
 def mistakes(at: Seen) -> Iterator[Reading]:
     """Keys and values that are exchanged, channels beyond a tile, raw numbers of another head."""
-    if at.square:
+    if at.square and at.own.groups == 1:
         said = "in/k and in/v were exchanged"
         yield Reading(said, said, inputs=changes.exchanged("in/k", "in/v"))
-        if at.own.of.erase == "error" and at.own.groups == 1:
+        if at.own.of.erase == "error":
             said = "the erase read the memory the other way round, k - M^T v"
             yield Reading(said, said, program={"erases": "of values"})
     d_in, d_out = at.inputs["in/k"].shape[-1], at.inputs["in/v"].shape[-1]

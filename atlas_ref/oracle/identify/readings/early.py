@@ -10,24 +10,29 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.identify.readings.judge import Judge
-from atlas_ref.oracle.identify.readings.nodes import Node, relative
+from atlas_ref.oracle.identify.readings.nodes import Node
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.oracle.sweep.first import first_tokens
 from atlas_ref.types import Array
 
-#: Share of the largest error of a token from which on a token is wrong, and of a result up to which
-#: a mistake may explain it.
-WRONG, NEAR = 0.01, 0.2
+#: Share of the largest error of a token from which on a token is wrong, and of the error up to it
+#: that a mistake may leave.
+WRONG, LEFT = 0.01, 0.5
 
 
 class Early(NamedTuple):
-    """The case up to the first token that is wrong, and what was handed over of its main result."""
+    """The case up to the first token that is wrong, and what was handed over of its main result.
+
+    Attributes:
+        gap: the norm of the error so far.
+    """
 
     case: Case
     searched: Searched
     name: str
     value: Array
+    gap: float
 
     def explained(self, chosen: Sequence[Any]) -> bool:
         """Whether some readings are near enough to compare them with all tokens."""
@@ -35,7 +40,8 @@ class Early(NamedTuple):
             found = ensemble.exact(self.case, plain=self._plain(chosen))
         except (IndexError, ValueError):  # it needs more tokens than these
             return True
-        return relative(found.get(self.name), self.value) <= NEAR
+        rest = np.asarray(found[self.name], np.float64) - self.value
+        return bool(np.linalg.norm(rest) <= LEFT * self.gap)
 
     def _plain(self, chosen: Sequence[Any]) -> ensemble.Plain:
         return lambda inputs, case, rounding: self.searched.run(inputs, case, rounding, chosen)
@@ -61,4 +67,5 @@ def first_wrong(judge: Judge, node: Node) -> Early | None:
     part = first_tokens(judge.case, count)
     if part is None or 2 * count > gap.shape[-2]:  # as long as all tokens
         return None
-    return Early(part, judge.searched, name, got[..., :count, :])
+    early = float(np.linalg.norm(gap[..., :count, :]))
+    return Early(part, judge.searched, name, got[..., :count, :], early)
