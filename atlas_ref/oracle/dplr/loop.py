@@ -230,6 +230,7 @@ def _after_row(
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:
     """What computes the memory after one erase and write; ops before it are computed."""
     k = x[WRITTEN][..., j, :]
+    k = ops.stop_gradient(k) if p.held == "key of write" else k
     k = _rate(x, j) * k if p.beta_on_keys else k
 
     def decayed(M: Array) -> Array:
@@ -275,9 +276,17 @@ def _change(p: Program, x: Inputs, j: int, of: Array, way: Any) -> Array:
     erase = _erase(p, x, j)
     found = None if erase is None else _found(p, j, of, erase, way)
 
+    if p.erases == "of values":
+        k = x[WRITTEN][..., j, :]
+        return rate * (k - way.matmul(of.swapaxes(-1, -2), v[..., None])[..., 0])
+
     def compute() -> Array:
         if found is None:
             return rate * v
+        if p.held in ("rate of erase", "rate of write"):
+            fixed = ops.stop_gradient(rate)
+            erase_rate, write_rate = (fixed, rate) if p.held == "rate of erase" else (rate, fixed)
+            return write_rate * v - erase_rate * found
         taken = -found if p.erases == "adds" else found
         if not p.no_beta:
             return rate * (v - taken)

@@ -102,6 +102,8 @@ def _of_softplus(own: Any, z: Array, touch: Touch, mistake: str) -> Array:
     size = ops.where(above, z + small, touch(ops.log1p(ops.exp(down))))
     if own.gate_threshold is not None:
         size = ops.where(ops.greater(z, own.gate_threshold), z, size)
+    if mistake == "softplus without a bound":
+        return _printed(z, size, top=np.inf)
     return _printed(z, size) if mistake == "softplus in float32" else size
 
 
@@ -113,10 +115,10 @@ def _as_printed(own: Any, z: Array, touch: Touch, mistake: str) -> Array:
     return ops.where(above, z, touch(ops.log(1 + power)))
 
 
-def _printed(z: Array, size: Array) -> Array:
-    """log(1 + e^z) as it is printed, in float32 up to z = 20; the slope is that of `size`."""
+def _printed(z: Array, size: Array, top: float = _PRINTED) -> Array:
+    """log(1 + e^z) as it is printed, in float32 up to a bound; the slope is that of `size`."""
     wide = np.asarray(plain(z), np.float64)
-    one, high = np.float32(1), wide > _PRINTED
+    one, high = np.float32(1), wide > top
     power = np.exp(np.where(high, 0.0, wide).astype(np.float32))
     narrow = np.where(high, wide, np.log(one + power).astype(np.float64))
     return size + (narrow - plain(size)).astype(size.dtype)

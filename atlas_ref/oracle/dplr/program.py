@@ -34,7 +34,8 @@ def named(op: str, step: int, steps: int) -> str:
 #: What gradients may not go through.
 Held = Literal[
     "", "erase", "erase_read", "norm", "memory", "heads", "log", "gate", "normaliser",
-    "preconditioner", "last", "reset", "scale", "momentum",
+    "preconditioner", "last", "reset", "scale", "momentum", "rate of erase", "rate of write",
+    "key of write",
 ]  # fmt: skip
 
 
@@ -49,7 +50,8 @@ class Program(NamedTuple):
         gate_silent: tokens that are not active decay too.
         no_beta: side on which beta is 1.
         beta_on_keys: beta of each value scales key channels.
-        erases: what the erase does: it takes away, adds, or is not there.
+        erases: what the erase does: it takes away, adds, or is not there; or what a row adds is
+            k - M^T v, with keys and values in each other's place.
         erase_of: the key that the erase reads with, without its norm, in place of erase_key, or as
             it is written.
         erase_crossed: the factor of one vector of an erase is on the other one.
@@ -81,7 +83,7 @@ class Program(NamedTuple):
     gate_silent: bool = False
     no_beta: Literal["", "erase", "write"] = ""
     beta_on_keys: bool = False
-    erases: Literal["away", "adds", "nothing"] = "away"
+    erases: Literal["away", "adds", "nothing", "of values"] = "away"
     erase_of: Literal["", "bare key", "key", "written key"] = ""
     erase_crossed: bool = False
     erase_late: bool = False

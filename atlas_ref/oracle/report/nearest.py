@@ -20,7 +20,7 @@ from atlas_ref.oracle.judge.declared import kept
 from atlas_ref.oracle.judge.states import kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.report.shorter import first_results, first_tokens, tokens_of
+from atlas_ref.oracle.sweep.first import first_results, first_tokens, tokens_of
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64

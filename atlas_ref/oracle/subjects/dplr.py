@@ -264,6 +264,7 @@ SUBJECT = Subject(
         searched=Searched(
             settings=listed.settings,
             departures=listed.mistakes,
+            further=listed.further,
             presets=listed.presets,
             run=reading.run,
             keeps=listed.keeps,

@@ -132,6 +132,8 @@ class Searched(NamedTuple):
         named: name of a mistake -> the words that follow on "as if".
         word: what stands before the name of a mistake beside those of other subjects (VEC-16).
         narrow: (departure) -> whether it sums in a narrower format than the case's (DEEPCASE-15).
+        further: (case) -> mistakes that are tried last, where nothing else explains results; they
+            are no mutants (IDENT-17).
     """
 
     settings: Callable[..., list[Any]]
@@ -142,6 +144,7 @@ class Searched(NamedTuple):
     named: Mapping[str, str]
     word: str
     narrow: Callable[[Any], bool] = lambda departure: False
+    further: Callable[[Any], list[Any]] = lambda case: []
 
 
 class Preset(NamedTuple):

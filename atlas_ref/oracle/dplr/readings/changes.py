@@ -12,6 +12,9 @@ from tape import ops
 
 Change = Callable[[Inputs], Inputs]
 
+#: A change of one array.
+Turn = Callable[[Array], Array]
+
 
 def without(name: str) -> Change:
     """All tensors but one."""

@@ -16,8 +16,18 @@ from tape import ops
 
 def habits(at: Seen) -> list[Reading]:
     """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
-    every = [*_of_gate(at), *_of_erase(at), *_of_rates(at), *_of_read(at), *_of_heads(at)]
-    every += [
+    graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
+    return [*habits_of_values(at), *(backward.held(at) if graded else [])]
+
+
+def habits_of_values(at: Seen) -> list[Reading]:
+    """Mistakes that values show."""
+    return [
+        *_of_gate(at),
+        *_of_erase(at),
+        *_of_rates(at),
+        *_of_read(at),
+        *_of_heads(at),
         *_of_norm(at),
         *_of_normaliser(at),
         *_of_preconditioner(at),
@@ -27,8 +37,6 @@ def habits(at: Seen) -> list[Reading]:
         *_of_tokens(at),
         *of_formulas.mistakes(at),
     ]
-    graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
-    return [*every, *(backward.held(at) if graded else [])]
 
 
 def _mistake(

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atlas_ref.oracle.dplr.readings import axes, habits
+from atlas_ref.oracle.dplr.readings import (
+    axes,
+    calls,
+    factors,
+    forms,
+    habits,
+    inside,
+    rows,
+    slopes,
+)
 from atlas_ref.oracle.dplr.readings.reading import Reading, read
 
 
@@ -17,6 +26,20 @@ def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
 def mistakes(case: Any) -> list[Reading]:
     """Mistakes that can be made in a case (DPLRCASE-10)."""
     return habits.habits(read(case, case.inputs, ()))
+
+
+def further(case: Any) -> list[Reading]:
+    """Mistakes that are tried where no setting and no other mistake explains results (DPLRCASE-25)."""
+    at = read(case, case.inputs, ())
+    values = [
+        *factors.mistakes(at),
+        *forms.mistakes(at),
+        *calls.mistakes(at),
+        *rows.mistakes(at),
+        *inside.mistakes(at),
+    ]
+    graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
+    return [*values, *(slopes.mistakes(at) if graded else [])]
 
 
 def presets(case: Any) -> dict[str, list[Reading]]:

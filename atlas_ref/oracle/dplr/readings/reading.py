@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.program import Program, Take, as_it_is, computed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
+from tape import ops
 
 Inputs = dict[str, Array]
 
@@ -72,6 +74,13 @@ class Seen(NamedTuple):
         return bool(self.inputs["in/k"].shape[-1] == self.inputs["in/v"].shape[-1])
 
 
+#: Results of a program from inputs.
+Compute = Callable[[Inputs], Inputs]
+
+#: A program that computes results by another one: (computation, settings, inputs).
+Around = Callable[[Compute, Seen, Inputs], Inputs]
+
+
 class Reading(NamedTuple):
     """What a program does otherwise.
 
@@ -86,6 +95,10 @@ class Reading(NamedTuple):
         inputs: what the inputs are changed into.
         formula: the mistake of a formula of gates or step sizes.
         raw: what the inputs of a formula are changed into.
+        around: what the program does with a computation of the rule, which it may call more than
+            once, as for parts of its tokens.
+        whole: reads depend on tokens behind them, or on how many there are.
+        backward: the reading is that of the backward pass alone: values are right.
     """
 
     name: str
@@ -98,6 +111,9 @@ class Reading(NamedTuple):
     inputs: Callable[[Inputs], Inputs] | None = None
     formula: str = ""
     raw: Callable[[Inputs], Inputs] | None = None
+    around: Around | None = None
+    whole: bool = False
+    backward: bool = False
 
 
 def read(
@@ -142,7 +158,25 @@ def run(
     Args:
         take: the hook of a trace (DPLRCASE-11).
     """
+    if any(each.backward for each in chosen):
+        forward = [each for each in chosen if not each.backward]
+        other = [each._replace(backward=False) for each in chosen]
+        values, slopes = (run(inputs, case, rounding, some, take=take) for some in (forward, other))
+        return {name: _with_slope(x, slopes[name]) for name, x in values.items()}
     at, program = read(case, inputs, chosen, rounding), dict[str, Any]()
     for each in chosen:
         program |= each.program
-    return loop.run_program(Program(at.own, **program, take=take), at.inputs, rounding)
+    whole = Program(at.own, **program, take=take)
+    compute: Compute = partial(_computed, whole, rounding)
+    for each in chosen:
+        compute = compute if each.around is None else partial(each.around, compute, at)
+    return compute(dict(at.inputs))
+
+
+def _computed(program: Program, rounding: Rounding, inputs: Inputs) -> Inputs:
+    return loop.run_program(program, inputs, rounding)
+
+
+def _with_slope(x: Array, other: Array) -> Array:
+    """A value with the derivative of another one."""
+    return ops.stop_gradient(x) + (other - ops.stop_gradient(other))

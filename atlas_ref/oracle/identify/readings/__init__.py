@@ -15,6 +15,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import Departed
 from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.readings.early import first_wrong
 from atlas_ref.oracle.identify.readings.judge import SAME, Judge
 from atlas_ref.oracle.identify.readings.nodes import (
     Key,
@@ -30,6 +31,8 @@ from atlas_ref.oracle.identify.readings.nodes import (
     void_by,
 )
 from atlas_ref.oracle.identify.stated import implied
+from atlas_ref.oracle.judge.arrays import TOLERANCE
+from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.subjects.subject import Searched
 
@@ -39,6 +42,9 @@ STARTS, JUDGED, ALONE = 4, 40, 5
 
 #: Nearest readings under which departures are tried, beside the case's own.
 DEPARTING = 2
+
+#: Distance up to which a mistake of those that are tried last is judged.
+NEAR = 0.1
 
 #: Share of the distance of the case's own reading at which a third setting is worth a search.
 EXPLAINED = 0.7
@@ -266,7 +272,7 @@ class Search:
 
     def _with_departures(self, answer: Identification) -> Identification:
         """The answer with mistakes that explain the results (IDENT-14)."""
-        found = self.alone
+        found = self.alone or self._departed(self.own, further=True)
         for node in (each for each in self.nearest()[:DEPARTING] if each.chosen):
             if not found:
                 found = self._departed(node)
@@ -275,27 +281,45 @@ class Search:
         why = f"no reading explains these results; ours is the same {found[0].said}"
         return answer._replace(departures=tuple(found), why=why)
 
-    def _departed(self, node: Node) -> list[Departed]:
-        graded, backward = bool(self.observation.gradients), self.judge.misses_gradients_alone(node)
+    def _departed(self, node: Node, *, further: bool = False) -> list[Departed]:
+        """Mistakes under a reading that explain the results.
+
+        Args:
+            further: those that are tried last (IDENT-17).
+        """
+        backward = self.judge.misses_gradients_alone(node)
         whole = self.judge.distance(node.chosen, grad=backward)[0]
+        every = self.searched.further if further else self.searched.departures
         tried = [
             each
-            for each in self.searched.departures(self.case)
+            for each in every(self.case)
             if each.grad == backward or not self.observation.values
         ]
+        start = first_wrong(self.judge, node) if further and not backward else None
         rows = []
         for done, each in enumerate(tried):
             self.progress("departures", done, len(tried))
-            rows.append((self.judge.distance((*node.chosen, each), grad=backward)[0], each))
+            if start is None or each.whole or start.explained((*node.chosen, each)):
+                rows.append((self.judge.distance((*node.chosen, each), grad=backward)[0], each))
         rows = [row for row in rows if row[0] <= 0.5 * whole]
-        found = []
-        for distance, each in sorted(rows, key=lambda row: row[0])[:ALONE]:
-            chosen = (*node.chosen, each)
-            ratio, tensor = self.judge.own_ratio(chosen, grad=graded)
-            if ratio <= PASS:
-                feature = each.words.partition(" ")[0] if each.words.startswith("in/") else ""
-                stated = self.described(node.changes)
-                found.append(
-                    Departed(feature, each.words, stated, not node.chosen, distance, ratio, tensor)
-                )
-        return found
+        if further:  # mistakes that are one function of this case are told in the order of the list
+            rows = [(max(row[0], self._same()), row[1]) for row in rows if row[0] <= NEAR]
+        found = (self._one(node, *row) for row in sorted(rows, key=lambda row: row[0])[:ALONE])
+        return [each for each in found if each is not None]
+
+    def _same(self) -> float:
+        """The distance below which rounding alone tells two mistakes apart."""
+        return 2.0 ** (4 - FORMATS[self.observation.dtype][1])
+
+    def _one(self, node: Node, distance: float, each: Any) -> Departed | None:
+        """A mistake that the results pass under; None where they do not."""
+        graded = bool(self.observation.gradients)
+        ratio, tensor = self.judge.own_ratio((*node.chosen, each), grad=graded)
+        fixed = set(self.observation.dtypes.values()) == {"float64"} and not graded
+        if ratio > PASS and fixed and distance <= TOLERANCE:  # as `check` lets it pass
+            ratio = distance / TOLERANCE
+        if ratio > PASS:
+            return None
+        feature = each.words.partition(" ")[0] if each.words.startswith("in/") else ""
+        stated = self.described(node.changes)
+        return Departed(feature, each.words, stated, not node.chosen, distance, ratio, tensor)

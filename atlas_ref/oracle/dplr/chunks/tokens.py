@@ -49,7 +49,12 @@ class Call(NamedTuple):
 def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
     """The call of a case from its inputs, arrays or tape variables."""
     own = parameters.parsed(header)
-    x = formulas.applied(own, inputs)
+    return of_settings(own, formulas.applied(own, inputs))
+
+
+def of_settings(own: Any, inputs: Mapping[str, Array]) -> Call:
+    """The call of inputs whose gates and step sizes no formula has to make."""
+    x = dict(inputs)
     for name in ("in/k", "in/q"):
         if own.norm(name) == "l2":
             square = ops.sum(x[name] * x[name], axis=-1, keepdims=True)
@@ -66,7 +71,7 @@ def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
     if gate is not None and len(gate.shape) < len(v.shape):
         gate = ops.broadcast_to(ops.expand_dims(gate, -1), q.shape)
     shape = (*v.shape[:-2], v.shape[-1], k.shape[-1])
-    M0 = laid(x["in/M0"], header) if "in/M0" in x else ops.zeros_like(v, shape=shape)
+    M0 = turned(x["in/M0"], own) if "in/M0" in x else ops.zeros_like(v, shape=shape)
     return Call(
         k,
         fields["v"],
@@ -86,8 +91,12 @@ def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
 
 def laid(M: Array, header: Any) -> Array:
     """A memory from the layout of the case to that of the rule, or back."""
-    plain = parameters.parsed(header).state_layout == "(d_out, d_in)"
-    return M if plain else ops.swapaxes(M, -1, -2)
+    return turned(M, parameters.parsed(header))
+
+
+def turned(M: Array, own: Any) -> Array:
+    """The same by settings."""
+    return M if own.state_layout == "(d_out, d_in)" else ops.swapaxes(M, -1, -2)
 
 
 def _gate(own: Any, x: Mapping[str, Array], T: int) -> Array:

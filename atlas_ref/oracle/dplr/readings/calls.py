@@ -1,0 +1,263 @@
+"""Mistakes at the boundary of chunks, calls and packed sequences, as calls of a program (DPLRCASE-25).
+
+A program that computes some tokens after others is called for each of its parts, with the states
+that it enters them with.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+
+from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr.readings.reading import GATES, Compute, Inputs, Reading, Seen
+from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.types import Array
+from tape import ops
+
+#: Tokens of chunks, blocks and calls of public code.
+SIZES = (16, 32, 64, 128)
+
+#: Results that a call leaves to the next one, and what they are there.
+LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
+
+#: Words for states beside the memory.
+SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}
+
+#: States that a part enters with, from those of the part before and those of the case.
+Enter = Callable[[Inputs, Inputs], Inputs]
+
+
+def mistakes(at: Seen) -> Iterator[Reading]:
+    """What is lost, kept or read at a boundary, by the tokens of a part."""
+    parts = [size for size in SIZES if size < at.tokens]
+    second = at.own.of.second
+    for size in parts:
+        every = f"every {size} tokens"
+        if second:
+            word = SECONDS[second]
+            yield _reading(f"the {word} was lost {every}", _parts(size, _without(second)))
+        yield _reading(f"the memory was lost {every}", _parts(size, _nothing))
+        if set(LEFT.values()) & at.inputs.keys():
+            yield _reading(f"the memory was the first one again {every}", _parts(size, _again))
+        words = f"chunks of {size} tokens read the chunk before them and no earlier one"
+        yield _reading(words, _history(size, size))
+        yield _reading(f"a token read the last {size} tokens alone", _history(1, size - 1))
+        yield _reading(f"the memory was rounded to bfloat16 {every}", _parts(size, _narrow))
+    yield _reading("the memory was rounded to bfloat16 after each token", _parts(1, _narrow))
+    if second and "in/reset" in at.inputs:
+        word = SECONDS[second]
+        yield _reading(f"the {word} ran on through a reset", _through(f"out/{second}"))
+        yield _reading(f"the memory ran on through a reset, its {word} did not", _through("out/M"))
+    if "in/reset" not in at.inputs:
+        yield from _of_end(at)
+    yield from _of_padding(at)
+    if "in/reset" in at.inputs and "in/M0" in at.inputs and at.gate:
+        for size in parts:
+            words = f"a sequence decayed its first memory from the start of a chunk of {size} on"
+            yield _reading(words, _decayed_from(size))
+
+
+def _reading(words: str, around: Callable[[Compute, Seen, Inputs], Inputs]) -> Reading:
+    return Reading(words, words, around=around)
+
+
+# -- parts of a call -------------------------------------------------------------------------------
+
+
+def taken(x: Inputs, rows: list[int]) -> Inputs:
+    """The inputs of some tokens, without their resets."""
+    axes, tokens, found = tensors.axes(SimpleNamespace(inputs=x)), x["in/q"].shape[-2], {}
+    for name, value in x.items():
+        words = axes.get(name, "").split()
+        along = next((word for word in words if word in ("T", "R")), "")
+        if along and name != "in/reset":
+            place = words.index(along) + len(value.shape) - len(words)
+            each = value.shape[place] // tokens
+            places = [t * each + j for t in rows for j in range(each)]
+            value = ops.index(value, (*(slice(None),) * place, np.asarray(places)))
+        if name != "in/reset":
+            found[name] = value
+    return found
+
+
+def _entering(x: Inputs, states: Inputs) -> Inputs:
+    return {**{n: v for n, v in x.items() if n not in LEFT.values()}, **states}
+
+
+def first_states(x: Inputs) -> Inputs:
+    return {name: x[name] for name in LEFT.values() if name in x}
+
+
+def left(results: Inputs) -> Inputs:
+    """The states that a call hands over, as inputs of the next one."""
+    return {LEFT[name]: value for name, value in results.items() if name in LEFT}
+
+
+def sequences(x: Inputs) -> list[tuple[int, int]]:
+    """First and last tokens of packed sequences."""
+    resets = np.flatnonzero(np.asarray(x.get("in/reset", ()))).tolist()
+    return list(itertools.pairwise(sorted({0, *resets, x["in/q"].shape[-2]})))
+
+
+def _parts(size: int, enter: Enter) -> Callable[[Compute, Seen, Inputs], Inputs]:
+    """A program whose parts of some tokens enter with other states than those left."""
+
+    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+        reads, first, found = [], first_states(x), dict[str, Array]()
+        for begin, end in sequences(x):
+            states = first
+            for start in range(begin, end, size):
+                if start > begin:
+                    states = enter(left(found), first)
+                rows = list(range(start, min(start + size, end)))
+                found = compute(_entering(taken(x, rows), states))
+                reads.append(found["out/y"])
+        if enter is _narrow:  # it is handed over as it is stored
+            found = {**found, **{n: rounded(found[n], "bfloat16") for n in LEFT if n in found}}
+        return {**found, "out/y": ops.concatenate(reads, axis=-2)}
+
+    return around
+
+
+def stopped(size: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+    """A program in which no gradient goes from a part to the states before it."""
+    return _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
+
+
+def _nothing(states: Inputs, first: Inputs) -> Inputs:
+    return {}
+
+
+def _again(states: Inputs, first: Inputs) -> Inputs:
+    return first
+
+
+def _narrow(states: Inputs, first: Inputs) -> Inputs:
+    return {name: rounded(x, "bfloat16") for name, x in states.items()}
+
+
+def _without(second: str) -> Enter:
+    return lambda states, first: {n: x for n, x in states.items() if n != f"in/{second}0"}
+
+
+def _history(size: int, behind: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+    """A program whose parts start some tokens earlier, from nothing."""
+
+    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+        reads, first, found = [], first_states(x), dict[str, Array]()
+        for begin, end in sequences(x):
+            for start in range(begin, end, size):
+                since, until = max(begin, start - behind), min(start + size, end)
+                states = first if since == begin else {}
+                found = compute(_entering(taken(x, list(range(since, until))), states))
+                reads.append(found["out/y"][..., start - since :, :])
+        return {**found, "out/y": ops.concatenate(reads, axis=-2)}
+
+    return around
+
+
+def _through(name: str) -> Callable[[Compute, Seen, Inputs], Inputs]:
+    """A program in which one state runs on through resets."""
+
+    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+        reads, first, found = [], first_states(x), dict[str, Array]()
+        for begin, end in sequences(x):
+            kept = {LEFT[name]: found[name]} if begin else {}
+            part = taken(x, list(range(begin, end)))
+            found = compute(_entering(part, {**first, **kept}))
+            reads.append(found["out/y"])
+        return {**found, "out/y": ops.concatenate(reads, axis=-2)}
+
+    return around
+
+
+# -- the end of a call -----------------------------------------------------------------------------
+
+
+def _of_end(at: Seen) -> Iterator[Reading]:
+    """A last memory of some tokens earlier, whole chunks or all of them."""
+    count = at.tokens
+    short = [count % size for size in SIZES if size < count and count % size]
+    for behind in dict.fromkeys([*short, *range(2, 9), count]):
+        if not 1 < behind <= count or (behind == count and "in/M0" not in at.inputs):
+            continue
+        words = f"out/M lacked the last {behind} tokens" if behind < count else "out/M was in/M0"
+        yield _reading(words, partial(_early, behind))
+
+
+def _early(behind: int, compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    found = compute(x)
+    if behind == at.tokens:
+        return {**found, "out/M": x["in/M0"]}
+    before = compute(taken(x, list(range(at.tokens - behind))))
+    return {**found, **{name: before[name] for name in LEFT if name in before}}
+
+
+#: What the rows behind a last chunk that is short are: their gate, and whether they write.
+PADDING = {
+    "copies of the last token": ("one", True),
+    "copies of the last token and its gate": ("copy", True),
+    "zeros with the gate of the last token": ("copy", False),
+}
+
+
+def _of_padding(at: Seen) -> Iterator[Reading]:
+    begin, end = sequences(at.inputs)[-1]
+    for size in SIZES:
+        short = (end - begin) % size
+        if short and size < 2 * at.tokens + SIZES[0]:
+            for words, (gate, writes) in PADDING.items():
+                said = f"a last chunk of {size} was filled up with {words}"
+                if gate == "copy" and not at.gate:
+                    continue
+                yield _reading(said, partial(_padded, size - short, gate, writes))
+
+
+def _padded(count: int, gate: str, writes: bool, compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    """A program that takes in rows behind the last token."""
+    begin, end = sequences(x)[-1]
+    found, part = compute(x), taken(x, [*range(begin, end), *[end - 1] * count])
+    of = (np.arange(end - begin + count) < end - begin).astype(x["in/v"].dtype)
+    if gate == "one" and at.gate:
+        rows = of if at.gate in GATES and not at.by_channel else of[:, None]
+        full = part[at.gate]
+        part[at.gate] = rows * full + (1 - rows) * (0 if "log" in at.gate else 1)
+    if not writes:
+        for name in ("in/k", "in/v", "in/erase_read", "in/alpha", "in/kk", "in/erase_key"):
+            if name in part:
+                part[name] = np.repeat(of, at.own.steps)[:, None] * part[name]
+    last = compute(part)
+    return {**found, **{name: last[name] for name in LEFT if name in last}}
+
+
+def _decayed_from(size: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+    """A program whose sequences decay what they start from since the start of a chunk."""
+
+    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+        reads, found = [], dict[str, Array]()
+        for begin, end in sequences(x):
+            first = first_states(x)
+            since = begin // size * size
+            if since < begin:
+                first["in/M0"] = first["in/M0"] * _gates(at, x, since, begin)
+            found = compute(_entering(taken(x, list(range(begin, end))), first))
+            reads.append(found["out/y"])
+        return {**found, "out/y": ops.concatenate(reads, axis=-2)}
+
+    return around
+
+
+def _gates(at: Seen, x: Inputs, begin: int, end: int) -> Array:
+    """The product of gates of some tokens, for a memory in the layout of the case."""
+    gate = x[at.gate][(..., slice(begin, end), slice(None))[: None if at.by_channel else 2]]
+    axis = -2 if at.by_channel else -1
+    logs = gate if "log" in at.gate else ops.log(gate)
+    whole = ops.exp(ops.sum(logs, axis=axis))
+    if not at.by_channel:
+        return whole[..., None, None]
+    return whole[..., None, :] if at.own.state_layout == "(d_out, d_in)" else whole[..., :, None]

@@ -1,0 +1,44 @@
+"""Mistakes of chunk forms as readings of a case: the mutants of VEC-24 (DPLRCASE-25)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atlas_ref.oracle.dplr import members
+from atlas_ref.oracle.dplr.chunks import form, tokens
+from atlas_ref.oracle.dplr.readings.calls import SIZES
+from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading, Seen
+
+#: Tokens of a chunk in calls that are shorter than any of `SIZES`.
+SHORT = (4, 8)
+
+#: Mistakes that results in float64 do not show, and one of the backward pass.
+OTHERS = (form.DIVISION, "cumulated gates in bfloat16", "dM dropped")
+
+
+def mistakes(at: Seen) -> Iterator[Reading]:
+    """Every mistake of a chunk form, by the tokens of a chunk."""
+    if at.own.of.second or members.by_row(at.own.of, at.inputs):
+        return
+    for size in sizes(at):
+        for wrong, words in form.MISTAKES.items():
+            if wrong not in OTHERS:
+                said = f"in chunks of {size} {words}"
+                whole = wrong == "tail dropped"
+                yield Reading(said, said, around=_around(size, wrong), whole=whole)
+
+
+def sizes(at: Seen) -> list[int]:
+    """Tokens of chunks that are tried: the next one above all tokens is one chunk of padding."""
+    below = [size for size in (*SHORT, *SIZES) if size < at.tokens]
+    above = [size for size in SIZES if size >= at.tokens]
+    return [*(below if at.tokens <= SIZES[0] else below[len(SHORT) :]), *above[:1]]
+
+
+def _around(size: int, wrong: str) -> Around:
+    def around(compute: Compute, at: Seen, inputs: Inputs) -> Inputs:
+        call = tokens.of_settings(at.own, inputs)
+        y, M = form.run(call, size, wrong)
+        return {"out/y": y, "out/M": tokens.turned(M, at.own)}
+
+    return around
