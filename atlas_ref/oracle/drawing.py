@@ -94,9 +94,10 @@ def starts(request: Any) -> np.ndarray[Any, Any] | None:
         second = first - (first - request.tokens) // 3  # a third of what is left, rounded up
         places = (first, second) if request.tokens >= PACKED else (first,)
         return np.isin(steps, places).astype(np.uint8)
-    if request.reset:
-        return ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
-    return None
+    if not request.reset:
+        return None
+    begun: np.ndarray[Any, Any] = (steps > 0) & (steps % request.reset == 0)
+    return begun.astype(np.uint8)
 
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:

@@ -113,6 +113,7 @@ def drawn(asked: Asked, implementation: Any) -> Case:
     case = new(
         Request(
             rule="deep_memory",
+            draw=1,
             parameters=parameters,
             convention=convention,
             tokens=TOKENS,

@@ -50,7 +50,7 @@ def drawn(reference: Any) -> Case:
         "seed": SEED,
     }
     cotangent = bool(how.get("backward", True))
-    case = new(Request(rule="dplr", parameters=own, cotangent=cotangent, **sizes))
+    case = new(Request(rule="dplr", parameters=own, cotangent=cotangent, draw=1, **sizes))
     inputs = dict(case.inputs)
     if not how.get("channels", True):
         inputs["in/retain"] = inputs["in/retain"][..., 0]

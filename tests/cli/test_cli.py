@@ -334,7 +334,7 @@ def test_lists_of_commands_have_one_line_of_text_for_each() -> None:
 
 def test_new_refuses_a_setting_that_its_rule_does_not_have(cli, tmp_path):
     out = tmp_path / "case"
-    ran = cli("new", "delta", "--batch", "3", "-o", str(out))
+    ran = cli("new", "delta", "--d-model", "7", "-o", str(out))
     assert ran.code == 2
-    assert ran.err == f"atlas-ref: {out}: batch: has no effect on a case of rule delta\n"
+    assert ran.err == f"atlas-ref: {out}: d_model: has no effect on a case of rule delta\n"
     assert not out.exists()

@@ -32,8 +32,8 @@ def draw(
     tensors = inputs(rule, request, header, convention, generator)
     if rule.has_error and convention.reference == "surrogate":
         tensors["in/param/W_surrogate"] = _surrogate(request, generator)
-    first = _states(request, convention, generator, d_phi, momentum=rule.has_momentum)
-    tensors |= first if request.state else {}
+    states_before = _states(request, convention, generator, d_phi, momentum=rule.has_momentum)
+    tensors |= states_before if request.state else {}
     if request.history:
         tensors |= _history(request, header, convention, generator)
     steps = np.arange(request.tokens)
