@@ -275,6 +275,7 @@ class CaseItem(pytest.Item):
         from atlas_ref.oracle.judge import xfail
         from atlas_ref.oracle.judge.compare import checked
         from atlas_ref.oracle.report.failures import explained
+        from atlas_ref.vectors.sets.cases import identity
 
         settings = self.config.stash[SETTINGS]
         name = str(self.path)
@@ -297,8 +298,9 @@ class CaseItem(pytest.Item):
         )
         repeated = settings.repeated(self.path)
         failure = explained(done, outcome.rows, repeated, nearest=settings.nearest)
-        if failure or problems:
-            raise NotPassed("\n".join([*([failure.text()] if failure else []), *problems]))
+        words = [failure._replace(name=identity(self.path) or "").text()] if failure else []
+        if words or problems:
+            raise NotPassed("\n".join([*words, *problems]))
         _not_run(outcome.rows)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:

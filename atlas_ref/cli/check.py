@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,6 @@ from atlas_ref.cli import options, output
 if TYPE_CHECKING:
     from atlas_ref.oracle.report.report import Report
 
-SOURCES = "Where results come from"
 REPORTS = "What is written"
 
 #: Failure messages that the screen shows, and rows of which it shows those that do not fail too.
@@ -52,37 +50,10 @@ def check(
     larger: Annotated[
         bool, typer.Option("--large", help="With --set, its larger cases too; they need a source.")
     ] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT|FOLDER",
-            help="A result file, or a folder of them.",
-            rich_help_panel=SOURCES,
-        ),
-    ] = None,
-    impl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PKG.MODULE:FUNCTION",
-            help="f(case, inputs) -> results.",
-            rich_help_panel=SOURCES,
-        ),
-    ] = None,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            "--exec",
-            metavar="'./mine {case} {out}'",
-            help="A program, run once per case.",
-            rich_help_panel=SOURCES,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", help="For one case, of --impl and --exec.", rich_help_panel=SOURCES
-        ),
-    ] = 60.0,
+    against: options.Against = None,
+    impl: options.Impl = None,
+    command: options.Program = None,
+    timeout: options.Timeout = 60.0,
     only: Annotated[
         str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")
     ] = None,
@@ -124,6 +95,15 @@ def check(
             rich_help_panel=REPORTS,
         ),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|FOLDER",
+            help="Save what your code answered, which --against and identify read; for several "
+            "cases a folder.",
+            rich_help_panel=REPORTS,
+        ),
+    ] = None,
     nearest: Annotated[
         bool,
         typer.Option(
@@ -152,7 +132,8 @@ def check(
     from atlas_ref.oracle.judge.compare import checked
     from atlas_ref.oracle.judge.xfail import load as expected
     from atlas_ref.oracle.report import report as reports
-    from atlas_ref.vectors.sets.cases import identity, length, load, reach
+    from atlas_ref.oracle.sources import answer_files
+    from atlas_ref.vectors.sets.cases import about_members, identity, length, load, reach
     from atlas_ref.vectors.sets.locate import folder
 
     result_names = options.names("--only", only)
@@ -177,12 +158,15 @@ def check(
     paths, most = [*options.case_files(files or ()), *vectors], 0
     names = None if result_names is None else _named(result_names, paths)
     ids = {str(path): name for path in paths if (name := identity(path))}
+    asked = impl is not None or command is not None
+    answers = answer_files.place(keep, paths, asked=asked)
     with contextlib.ExitStack() as stack:
-        for path in report or ():
+        written = [] if answers is None else [answers.file(str(path)) for path in paths]
+        for path in (*(report or ()), *written):
             _refuse_read(path, paths, against, xfail)
             for name in sets or ():
                 options.refuse_inside(path, folder(name))
-        source = _source(stack, against, impl, command, timeout, len(paths))
+        source = options.source(stack, against, impl, command, timeout, len(paths))
         progress = stack.enter_context(output.progress({"cases": "checking"} | options.SEARCH))
         run = reports.Run(
             command=repeated,
@@ -204,16 +188,19 @@ def check(
                     "chunk": chunk,
                     "without": absent,
                 }
-                run.add(
-                    checked(case, source=source, only=result_names, convention=changes, **settings),
-                    case.void if case.supported else {},
+                verdicts = checked(
+                    case, source=source, only=result_names, convention=changes, **settings
                 )
+                run.add(verdicts, case.void if case.supported else {})
+                if answers is not None:
+                    answers.write(verdicts)
             except CaseError as error:
                 run.refuse(str(path), str(error))
-    outcome = run.report()
+        outcome = run.report()  # which may ask the source again
     for place in places:
         place.write(outcome)
-    _print(outcome, as_json, verbose, reach(most, sets, target or ()) if sets else "")
+    notes = [reach(most, sets, target or ()), about_members(sets, target or ())] if sets else []
+    _print(outcome, as_json, verbose, "; ".join(note for note in notes if note))
     return outcome.exit
 
 
@@ -237,39 +224,6 @@ def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: P
         options.refuse_same(report, against, what="file of results")
     if xfail is not None:
         options.refuse_same(report, xfail, what="list of expected failures")
-
-
-def _source(
-    stack: contextlib.ExitStack,
-    against: Path | None,
-    impl: str | None,
-    command: str | None,
-    timeout: float,
-    cases: int,
-) -> Any:
-    """The one source of results that the options name, or none."""
-    from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.sources import sources
-
-    flags = [
-        name
-        for name, value in (("--against", against), ("--impl", impl), ("--exec", command))
-        if value is not None
-    ]
-    if len(flags) > 1:
-        raise CaseError(f"{' and '.join(flags)}: one source of results at a time")
-    if not timeout > 0:
-        raise CaseError(f"--timeout: must be greater than 0, found {timeout:g}")
-    if against is not None:
-        if cases > 1 and os.path.isfile(against):
-            raise CaseError(
-                f"--against {against}: is one file for {cases} cases; a folder with a file of "
-                "the same name for each is needed"
-            )
-        return sources.against(against)
-    if impl is not None:
-        return stack.enter_context(sources.Isolated(impl, timeout=timeout))
-    return None if command is None else sources.program(command, timeout=timeout)
 
 
 def _repeated(settings: dict[str, Any]) -> list[str]:
@@ -296,10 +250,11 @@ def _print(report: Report, as_json: bool, verbose: bool, note: str) -> None:
         note: about all cases, behind the counts of the last line.
     """
     from atlas_ref.oracle.report.failures import failing
+    from atlas_ref.vectors.sets.cases import identity
 
     for name, axes in report.void.items() if not as_json else ():
         for axis, why in axes.items():
-            output.say(f"{name}: void: {axis}: {why}")
+            output.say(f"{identity(Path(name)) or name}: void: {axis}: {why}")
     for line in (*report.bad_input, *report.problems):
         output.say(f"atlas-ref: {line}")
     if as_json:

@@ -4,6 +4,7 @@ distance from ours.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,11 +39,18 @@ def register(app: typer.Typer) -> None:
 def identify(
     file: Annotated[Path, typer.Argument(metavar="CASE")],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--out", metavar="MINE", help="Your results: out/y, out/M, grad/k, ..., any of them."
+            "--out",
+            "--against",
+            metavar="MINE",
+            help="Your results: out/y, out/M, grad/k, ..., any of them; else those in the case.",
+            rich_help_panel=options.SOURCES,
         ),
-    ],
+    ] = None,
+    impl: options.Impl = None,
+    command: options.Program = None,
+    timeout: options.Timeout = 60.0,
     depth: Annotated[
         int, typer.Option(min=0, max=2, help="Changes from a preset that are searched.")
     ] = 2,
@@ -65,18 +73,30 @@ def identify(
     cannot tell apart.
     """
     from atlas_ref.oracle.cases.case import load, save
+    from atlas_ref.oracle.cases.inputs import rounded
     from atlas_ref.oracle.identify.deciding import deciding_case
     from atlas_ref.oracle.identify.identify import identify as search
-    from atlas_ref.oracle.identify.report import plain, results_of
+    from atlas_ref.oracle.identify.identify import require_searched
+    from atlas_ref.oracle.identify.report import absent, plain, results_of
 
     file = options.case_file(file)
     case = load(file)
     if decide is not None:
         options.refuse_same(decide, file)
-        options.refuse_same(decide, out, what="file of results")
-    mine = results_of(case, out)
+        if out is not None:
+            options.refuse_same(decide, out, what="file of results")
+    require_searched(case, dtype)
+    if dtype is not None and (impl is not None or command is not None):
+        case = rounded(case, dtype)
+    with contextlib.ExitStack() as stack:
+        source = options.source(stack, out, impl, command, timeout, 1)
+        mine = results_of(case, source)
     with output.progress(options.SEARCH) as progress:
-        answer = search(case, mine, depth=depth, dtype=dtype, progress=progress)
+        answer = (
+            absent(case, mine)
+            if mine.tensors is None
+            else search(case, mine.tensors, depth=depth, dtype=dtype, progress=progress)
+        )
     decided = ""
     if decide is not None and answer.verdict == "UNDECIDABLE":
         deciding = deciding_case(case, answer.fits, dtype=answer.dtype)
@@ -85,7 +105,8 @@ def identify(
             save(decide, deciding.header, deciding.inputs)
             decided = str(decide)
     if as_json:
-        output.emit_json(plain(answer, str(out), decided))
+        given = next((str(each) for each in (out, impl, command) if each is not None), str(file))
+        output.emit_json(plain(answer, given, decided))
         return answer.exit_code
     output.emit_rich(*identification(answer))
     if decide is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -140,7 +140,7 @@ def new(
     d_in: Annotated[int, typer.Option(min=1, help="length of keys and queries")] = 4,
     d_out: Annotated[int, typer.Option(min=1, help="length of values")] = 3,
     heads: Annotated[int, typer.Option(min=1)] = 2,
-    batch: Annotated[int, typer.Option(min=1, help="level token")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="rows beside heads")] = 1,
     d_model: Annotated[int, typer.Option(min=1, help="level token: length of a token")] = 6,
     window: Annotated[int, typer.Option(min=1, help="tokens that Omega looks at")] = 1,
     span: Annotated[
@@ -152,9 +152,24 @@ def new(
     reset: Annotated[
         int, typer.Option(min=0, help="a packed sequence starts at every N-th token")
     ] = 0,
-    cotangent: Annotated[
-        bool, typer.Option("--cotangent", help="add the cotangent that gradients need")
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="sequences of unequal lengths start, no token is silent"),
     ] = False,
+    cotangent: Annotated[
+        bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
+    ] = False,
+    state: Annotated[
+        bool, typer.Option("--state/--no-state", help="states before the first token")
+    ] = True,
+    gate: Annotated[
+        Literal["head", "channel"] | None,
+        typer.Option(metavar="head|channel", help="dplr: in place of the member's"),
+    ] = None,
+    log: Annotated[
+        bool | None, typer.Option("--log/--no-log", help="dplr: logs of gates", show_default=False)
+    ] = None,
+    groups: Annotated[int, typer.Option(min=1, help="dplr: value heads of a key head")] = 1,
     per_dimension: Annotated[
         bool, typer.Option("--per-dimension", help="one gate per output dimension")
     ] = False,
@@ -224,7 +239,12 @@ def new(
         history=history,
         pulse=pulse,
         reset=reset,
+        packed=packed,
         cotangent=cotangent,
+        state=state,
+        gate=gate,
+        log=log,
+        groups=groups,
         per_dimension_gates=per_dimension,
         window_gate=window_gate,
         features=features,

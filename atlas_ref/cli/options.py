@@ -174,6 +174,81 @@ Without = Annotated[
 ]
 
 
+#: Panel of the options that name a source.
+SOURCES = "Where results come from"
+
+#: Options of every command that judges results: their sources (CASE-23).
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="OUT|FOLDER",
+        help="A result file, or a folder of them.",
+        rich_help_panel=SOURCES,
+    ),
+]
+Impl = Annotated[
+    str | None,
+    typer.Option(
+        "--impl",
+        metavar="PKG.MODULE:FUNCTION",
+        help="f(case, inputs) -> results.",
+        rich_help_panel=SOURCES,
+    ),
+]
+Program = Annotated[
+    str | None,
+    typer.Option(
+        "--exec",
+        metavar="'./mine {case} {out}'",
+        help="A program, run once per case.",
+        rich_help_panel=SOURCES,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="For one case, of --impl and --exec.",
+        rich_help_panel=SOURCES,
+    ),
+]
+
+
+def source(
+    stack: contextlib.ExitStack,
+    against: Path | None,
+    impl: str | None,
+    command: str | None,
+    timeout: float,
+    cases: int,
+) -> Any:
+    """The one source of results that the options name, or none.
+
+    Raises:
+        CaseError: two of them, a time-out that is none, or one file for several cases.
+    """
+    from atlas_ref.oracle.sources import sources
+
+    given = {"--against": against, "--impl": impl, "--exec": command}
+    flags = [name for name, value in given.items() if value is not None]
+    if len(flags) > 1:
+        raise _error(f"{' and '.join(flags)}: one source of results at a time")
+    if not timeout > 0:
+        raise _error(f"--timeout: must be greater than 0, found {timeout:g}")
+    if against is not None:
+        if cases > 1 and os.path.isfile(against):
+            raise _error(
+                f"--against {against}: is one file for {cases} cases; a folder with a file of "
+                "the same name for each is needed"
+            )
+        return sources.against(against)
+    if impl is not None:
+        return stack.enter_context(sources.Isolated(impl, timeout=timeout))
+    return None if command is None else sources.program(command, timeout=timeout)
+
+
 def without(text: str | None) -> tuple[str, ...]:
     """Features between commas that an implementation does not have.
 

@@ -14,6 +14,9 @@ from atlas_ref.cli import options, output
 if TYPE_CHECKING:
     from atlas_ref.oracle.sweep.sweep import Failure, Named, Sweep
 
+#: Reasons for which cases were not answered that are shown as text; --json has all.
+REASONS = 8
+
 Rule = Annotated[
     str,
     typer.Argument(
@@ -38,6 +41,15 @@ Fix = Annotated[
         help="Draw NAME from these values alone: tokens=5, dtype=float32,bfloat16, regime=edges.",
     ),
 ]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="PKG.MODULE:ADAPTER",
+        help="Draw what this adapter takes, as its sweep_settings() says: name -> values. --fix stands "
+        "before it; without --impl and --exec it is what is swept.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
@@ -53,6 +65,7 @@ def sweep(
     cases: Annotated[int, typer.Option(min=1, help="how many")] = 100,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     fix: Fix = None,
+    adapter: For = None,
     convention: Annotated[
         list[str] | None,
         options.convention("This convention alone; without it conventions are drawn too."),
@@ -92,7 +105,9 @@ def sweep(
     """Compare an implementation on cases drawn from a seed, and shrink what fails."""
     from atlas_ref.oracle.sweep.sweep import sweep as run
 
-    choices = _choices(fix, convention)
+    stated = {} if adapter is None else _stated(adapter)
+    choices = {**stated, **_choices(fix, convention)}
+    impl = adapter if impl is None and program is None else impl
     with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
         outcome = run(
             rule,
@@ -171,6 +186,13 @@ def _choices(fix: list[str] | None, convention: list[str] | None) -> dict[str, l
     return choices
 
 
+def _stated(adapter: str) -> dict[str, list[Any]]:
+    """Values of the names that an adapter states (SWEEP-19)."""
+    from atlas_ref.oracle.sources.sources import sweep_settings
+
+    return {name: list(values) for name, values in sweep_settings(adapter).items()}
+
+
 def _values(text: str) -> list[Any]:
     """One JSON value; or words and numbers between commas."""
     if text[:1] in ("{", "["):
@@ -200,6 +222,13 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     words = [f"sweep {outcome.rule}, seed {outcome.seed}, {outcome.cases} cases: {counts}"]
     if outcome.skipped:
         words.append(output.skipped(outcome.skipped))
+    if outcome.refused:
+        words += _reasons(outcome.refused)
+    if outcome.exit_code == 3:
+        words.append(
+            f"NOTHING WAS COMPARED: none of {outcome.cases} cases was answered. Draw what your code "
+            "takes with --fix or --for."
+        )
     if outcome.nearest is not None:
         near = outcome.nearest
         words.append(
@@ -215,6 +244,15 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
                 f"{shlex.quote(str(folder / failure.file))}{source}{compared}"
             )
     output.emit_rich(*tables, *words)
+
+
+def _reasons(counts: dict[str, int]) -> list[str]:
+    """Lines about cases that were not answered: the most frequent reasons, and how many more (SWEEP-18)."""
+    shown = list(counts.items())[:REASONS]
+    lines = [f"  {count} {reason}" for reason, count in shown]
+    rest = sum(counts.values()) - sum(count for _, count in shown)
+    further = [f"  {rest} for {len(counts) - REASONS} other reasons"] if rest else []
+    return ["not answered:", *lines, *further]
 
 
 def _row(failure: Failure, folder: Path) -> tuple[Any, ...]:

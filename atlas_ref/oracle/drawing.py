@@ -69,6 +69,36 @@ class Drawing(NamedTuple):
 LONG = (65, 130, 257)
 
 
+#: Tokens that three packed sequences of unequal lengths need.
+PACKED = 6
+
+
+def leading(request: Any, groups: int = 1) -> tuple[int, ...]:
+    """Leading axes of a case at level projected: rows of a batch, where there are several, and heads.
+
+    Args:
+        groups: value heads of a key head; 1 for the axes of keys.
+    """
+    heads = request.heads * groups
+    return (request.batch, heads) if request.batch > 1 else (heads,)
+
+
+def starts(request: Any) -> np.ndarray[Any, Any] | None:
+    """Tokens at which packed sequences start, but the first of all; None where nothing is packed.
+
+    With `packed` there are three sequences, and two of few tokens, no two of one length (CASE-40).
+    """
+    steps = np.arange(request.tokens)
+    if request.packed:
+        first = max(1, request.tokens // 5)
+        second = first - (first - request.tokens) // 3  # a third of what is left, rounded up
+        places = (first, second) if request.tokens >= PACKED else (first,)
+        return np.isin(steps, places).astype(np.uint8)
+    if request.reset:
+        return ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    return None
+
+
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
     """One of the values, by one number of the generator, however many there are."""
     return values[int(draw.uniform() * len(values))]

@@ -215,8 +215,11 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header_out(case: Case, after: Position) -> dict[str, Any]:
-    """The header of a continuation: the positions of its spans and schedules (CASE-13, CASE-30)."""
+    """The header of a continuation: its positions (CASE-13, CASE-30, RECUR-13)."""
     header = case.header.plain()
+    own = SUBJECTS[case.header.rule].own
+    if own is not None and (moved := own.continued(case)):
+        header["parameters"] = {**(header.get("parameters") or {}), **moved}
     if isinstance(after, list):
         header["levels"] = [
             level if position is None else {**level, "phase": position}

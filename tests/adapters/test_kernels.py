@@ -28,7 +28,7 @@ def case(member="kda", changes=None, parameters=None, **request):
     """
     own = {"member": member, **(parameters or {})}
     sizes = {"tokens": 4, "d_in": 3, "d_out": 2, "heads": 2, "seed": 5, "cotangent": True}
-    drawn = new(Request(rule="dplr", parameters=own, **(sizes | request)))
+    drawn = new(Request(rule="dplr", draw=1, parameters=own, **(sizes | request)))
     inputs = {**drawn.inputs, **states(drawn), **(changes or {})}
     kept = {name: value for name, value in inputs.items() if value is not None}
     return atlas_ref.make(drawn.header.plain(), kept, name="drawn")

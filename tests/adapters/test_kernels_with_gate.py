@@ -44,7 +44,7 @@ def case(change: Any = None, member: str = "kda", **fields: Any) -> Any:
     """A small case with raw numbers, whose inputs a function changes."""
     own = {"member": member, "gate_formula": "softplus", **fields.pop("parameters", {})}
     sizes = {"tokens": 4, "d_in": 3, "d_out": 2, "heads": 2, "seed": 5, "cotangent": True, **fields}
-    drawn = new(Request(rule="dplr", parameters=own, **sizes))
+    drawn = new(Request(rule="dplr", draw=1, parameters=own, **sizes))
     inputs = dict(drawn.inputs)
     return atlas_ref.make(drawn.header.plain(), change(inputs) if change else inputs, name="drawn")
 

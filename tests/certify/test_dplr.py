@@ -48,7 +48,7 @@ def drawn(member: str | None, parameters: dict[str, Any] | None = None, **sizes:
     """A small case with silent tokens, a reset, a first memory and cotangents of both results."""
     own = {**({} if member is None else {"member": member}), **(parameters or {})}
     request = {"tokens": 4, "d_in": 3, "d_out": 2, "pulse": 2, "reset": 3, "cotangent": True}
-    case = new(Request(rule="dplr", parameters=own, seed=5, **request | sizes))
+    case = new(Request(rule="dplr", draw=1, parameters=own, seed=5, **request | sizes))
     draw = np.random.default_rng(6)
     states = {n[4:]: x.shape for n, x in evaluate(case).tensors.items() if n != "out/y"}
     more = {

@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def drawn(name: str, **sizes: Any) -> Case:
     request = {"tokens": 4, "d_in": 3, "d_out": 2, "reset": 3, "cotangent": True, **sizes}
-    return new(Request(rule="dplr", parameters=CASES[name], seed=5, **request))
+    return new(Request(rule="dplr", draw=1, parameters=CASES[name], seed=5, **request))
 
 
 @pytest.mark.clause("CERT-18", "DPLRCASE-16", "DPLRCASE-17")

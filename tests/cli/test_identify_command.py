@@ -167,16 +167,16 @@ def foreign(files, tmp_path):
         "head": "head: not a whole safetensors file",
         "empty": "empty: not a whole safetensors file",
         "gone": "gone: no such file",
-        ".": ".: is a folder",
+        ".": "case.safetensors: no out/... or grad/... tensor was handed over",
         written(
             tmp_path / "delta", {"schema": 1, "rule": "delta"}, {"out/y": y}
-        ).name: "delta: rule delta, but case.safetensors is a case of",
+        ).name: "delta: rule: the case has titans_lmm, found delta: results of another case",
         written(
             tmp_path / "none", header, inputs
-        ).name: "none: no out/... or grad/... tensor, so there is nothing to identify",
+        ).name: "no out/... or grad/... tensor was handed over, so there is nothing to identify",
         written(
             tmp_path / "k", header, inputs | {"in/k": inputs["in/k"] + 1, "out/y": y}
-        ).name: "k: in/k: differs from that of case.safetensors",
+        ).name: "k: in/k: differs from the case's: results of another case",
         written(
             tmp_path / "short", header, {"out/y": y[:, :7]}
         ).name: "out/y: shape (2, 7, 3), expected (2, 8, 3)",

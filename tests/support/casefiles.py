@@ -79,7 +79,7 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def some(rule: str = "omega", **request: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and inputs of a small valid case."""
     sizes = {"tokens": 5, "d_in": 4, "d_out": 3, "heads": 2, "cotangent": True}
-    return parts(new(Request(rule=rule, **(sizes | request))))
+    return parts(new(Request(rule=rule, draw=1, **(sizes | request))))
 
 
 def bfloat16(values: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ def some(**request: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def made(**request: Any) -> Any:
     """A small valid case."""
     sizes = {"tokens": 5, "d_in": 4, "d_out": 3, "heads": 2, "cotangent": True}
-    return new(Request(rule="deep_memory", **(sizes | request)))
+    return new(Request(rule="deep_memory", draw=1, **(sizes | request)))
 
 
 def with_window_weights(header: Any, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

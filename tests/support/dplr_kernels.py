@@ -223,9 +223,9 @@ def _spread(z: np.ndarray, groups: int, modulo: bool) -> np.ndarray:
 def _gates(member: Any, x: Tensors, cumulated: bool) -> Any:
     """Gates (..., T, d_in or 1), None for 1."""
     if member == "retention":
-        T, heads = x["q"].shape[-2], len(x["v"]) if x["v"].ndim > 2 else 1
-        gates = (1.0 - 2.0 ** (-5.0 - np.arange(heads))).astype(x["v"].dtype)
-        return np.broadcast_to(gates[:, None, None] if x["v"].ndim > 2 else gates[0], (heads, T, 1))
+        lead, T = x["v"].shape[:-2], x["q"].shape[-2]
+        gates = (1.0 - 2.0 ** (-5.0 - np.arange(lead[-1] if lead else 1))).astype(x["v"].dtype)
+        return np.broadcast_to(gates[:, None, None] if lead else gates[0], (*lead, T, 1))
     gate = x.get("retain")
     if "log_retain" in x:
         log = x["log_retain"]

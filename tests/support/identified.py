@@ -20,7 +20,7 @@ BARE = {"newton_schulz": "none"}
 
 
 def made(rule: str, **request: Any) -> Case:
-    return new(Request(rule=rule, **({"span": 3, "cotangent": True} | request)))
+    return new(Request(rule=rule, draw=1, **({"span": 3, "cotangent": True} | request)))
 
 
 def without(case: Case, *names: str) -> Case:

@@ -138,7 +138,7 @@ def small(kind: str, **more: Any) -> Case:
         **KINDS[kind],
         **more,
     }
-    return with_bars(new(Request(**request), name="case"))
+    return with_bars(new(Request(draw=1, **request), name="case"))
 
 
 def with_bars(case: Case) -> Case:

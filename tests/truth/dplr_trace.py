@@ -30,7 +30,8 @@ def run(inputs: Mapping[str, Any], own: Any, take: Take, mistake: str = "") -> t
     each = [_Head(inputs, own, h, take, mistake).run() for h in heads]
     y, M, *others = (np.stack(part) for part in zip(*each, strict=True))
     if own.second == "A":  # of key heads
-        others = [others[0][:: own.groups]]
+        heads_of = [key_head(h, own, len(inputs["k"])) for h in heads]
+        others = [others[0][[heads_of.index(i) for i in range(len(inputs["k"]))]]]
     return y, M, *others
 
 
@@ -71,13 +72,19 @@ def adjoint(inputs: Mapping[str, Any], own: Any, bars: Mapping[str, Any], op: st
 OF_KEYS = ("k", "q", "log_retain_precond", "beta_precond", "A0", "A_bar")
 
 
+def key_head(h: int, own: Any, heads: int) -> int:
+    """The key head of value head h, of so many key heads."""
+    robin = getattr(own, "group_order", "blocks") == "round_robin"
+    return h % heads if robin else h // own.groups
+
+
 class _Head:
     """One value head."""
 
     def __init__(self, x: Any, own: Any, h: int, take: Take, mistake: str) -> None:
         self.own, self.mistake, self.h = own, mistake, h
         heads = x["k"].shape[0]
-        self.key_head = h % heads if mistake == "round robin" else h // own.groups
+        self.key_head = h % heads if mistake == "round robin" else key_head(h, own, heads)
         self.x = {
             name: value if name in ("active", "reset") else value[self._of(name, value)]
             for name, value in x.items()

@@ -46,7 +46,8 @@ class _Head:
     def __init__(self, x: Any, own: Any, h: int, mistake: str, take: Take) -> None:
         self.own, self.h, self.mistake, self.hook = own, h, mistake, take
         keys = len(x["k"])
-        self.key_head = h % keys if mistake == "round robin" else h // own.groups
+        robin = "round robin" in (mistake, getattr(own, "group_order", "").replace("_", " "))
+        self.key_head = h % keys if robin else h // own.groups
         self.x = {}
         for name, value in x.items():
             if name in ("active", "reset"):

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "member": None,
     "steps": 1,
     "groups": 1,
+    "group_order": "blocks",
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
     # how others store their state and cumulate gates, on which certified results do not depend
@@ -89,8 +90,10 @@ class Sequence:
         self.marks: list[int] = []
 
     def _key_head(self) -> tuple[int, ...]:
-        """Value head i has key head i // G (DPLR-6)."""
-        return (*self.index[:-1], self.index[-1] // self.s["groups"])
+        """Value head i has key head i // G, or i mod H (DPLR-6, DPLRCASE-26)."""
+        heads, head = self.inputs.shape("in/k")[-3], self.index[-1]
+        blocks = self.s["group_order"] == "blocks"
+        return (*self.index[:-1], head // self.s["groups"] if blocks else head % heads)
 
     def laid(self, matrix: Matrix) -> Matrix:
         """A memory converted to or from the layout of the file."""

@@ -194,3 +194,4 @@ class Swept(Reply):
     failures: list[Drawn]
     nearest: dict[str, Any] | None
     skipped: dict[str, int]
+    refused: dict[str, int]

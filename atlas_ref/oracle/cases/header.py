@@ -277,6 +277,17 @@ class Header(Frozen):
     def __getitem__(self, key: str) -> Any:
         return self.plain()[key]
 
+    def __contains__(self, key: object) -> bool:
+        """Whether the file sets a key (CASE-42)."""
+        return key in self.plain()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key that the file sets, as a kernel's `case` has it; else the default.
+
+        Source: CASE-42.
+        """
+        return self.plain().get(key, default)
+
 
 #: Keys that subjects bring with them.
 OWN_KEYS: dict[str, Any] = {

@@ -6,7 +6,7 @@ A first case is one command away.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -35,13 +35,21 @@ class Request(Frozen):
     """Settings of a case that `new` makes.
 
     Attributes:
-        tokens, d_in, d_out, heads, d_model, batch: sizes; d_model and batch are used at level
-            token.
+        tokens, d_in, d_out, heads, d_model, batch: sizes; d_model is used at level token. A batch of
+            one has no axis at level projected (CASE-40).
         window, span: of the rule.
         history: initial window tokens.
         pulse: the memory writes at every pulse-th token.
         reset: a packed sequence starts at every reset-th token; 0 for nowhere.
+        packed: sequences of unequal lengths start, and every token writes (CASE-40).
         cotangent: add in/y_bar, so that `eval --grad` works.
+        state: states before the first token, and with a cotangent those of the states after the
+            last (CASE-39).
+        gate, log: of rule dplr: one gate a head or a channel, and its log; None for what the code
+            of the member has (DPLRCASE-20).
+        groups: of rules dplr and recurrence: parameters.groups.
+        draw: version of the draw: 2 since states and the gate of a member belong to it; published
+            cases are made by 1.
         per_dimension_gates: one gate per output dimension.
         window_gate: one weight per token instead of one per token and lag.
         features: d_phi of maps that leave it open.
@@ -66,7 +74,13 @@ class Request(Frozen):
     history: NonNegativeInt = 0
     pulse: PositiveInt = 1
     reset: NonNegativeInt = 0
+    packed: bool = False
     cotangent: bool = False
+    state: bool = True
+    gate: Literal["head", "channel"] | None = None
+    log: bool | None = None
+    groups: PositiveInt = 1
+    draw: Literal[1, 2] = 2
     per_dimension_gates: bool = False
     window_gate: bool = False
     features: PositiveInt | None = None
@@ -97,6 +111,10 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:
         _check_drawn(request, name)
+    _check_stated(request, name)
+    if request.groups > 1:
+        own = {**request.parameters, "groups": request.groups}
+        request = request.replaced(parameters=own, groups=1)
     request, without = _of_preset(request, name)
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
@@ -108,7 +126,7 @@ def new(request: Request, *, name: str = "new") -> Case:
     for key, value in request:
         if (
             isinstance(value, int)
-            and key not in ("seed", "span", "schedule_level", "first_step")
+            and key not in ("seed", "span", "schedule_level", "first_step", "draw")
             and value > LARGEST
         ):
             raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
@@ -137,15 +155,29 @@ def new(request: Request, *, name: str = "new") -> Case:
     except ValueError as error:
         raise CaseError(f"{name}: {error}") from None
     tensors |= {key: value for key, value in inputs.items() if key not in without}
+    tensors = {**_states(request, header, tensors), **tensors}
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
     return make(fields, _stored(tensors, kind), name=name)
 
 
+def _states(request: Request, header: Any, inputs: dict[str, Array]) -> dict[str, Array]:
+    """States of before the call and cotangents of those after it, by numbers of their own (CASE-39).
+
+    All other tensors are the same with and without them.
+    """
+    subject = SUBJECTS[request.rule]
+    if subject.states is None or not request.state or request.draw == 1:
+        return {}
+    draw = np.random.Generator(np.random.Philox(np.random.SeedSequence((request.seed, 1))))
+    found = subject.states(request, header, inputs, draw)
+    return {name: x for name, x in found.items() if request.cotangent or "_bar" not in name}
+
+
 #: Settings that some rule has nothing for; all others are refused where they do not belong.
 NOT_OF_ALL = (
-    *("level", "tokens", "d_out", "d_model", "batch", "history", "pulse", "reset"),
-    *("per_dimension_gates", "window_gate", "features"),
+    *("level", "tokens", "d_out", "d_model", "batch", "history", "pulse", "reset", "packed"),
+    *("per_dimension_gates", "window_gate", "features", "state"),
 )
 
 
@@ -210,6 +242,25 @@ def _check_drawn(request: Request, name: str) -> None:
         raise CaseError(f"{name}: parameters: the rule {request.rule} has none")
     if request.per_dimension_gates and _parametrised(request.rule):
         raise CaseError(f"{name}: per_dimension_gates: the rule {request.rule} has none")
+
+
+def _check_stated(request: Request, name: str) -> None:
+    """Refuse what is said twice, and what other rules have (CASE-40, DPLRCASE-20)."""
+    if request.packed:
+        for key, plain in (("reset", 0), ("pulse", 1)):
+            if getattr(request, key) != plain:
+                words = "both say where sequences start" if key == "reset" else "no token is silent"
+                raise CaseError(f"{name}: packed and {key}: {words}; one of them is needed")
+        if request.tokens < 3:
+            raise CaseError(f"{name}: packed: at least 3 tokens are needed, found {request.tokens}")
+    if request.groups > 1:
+        if not _parametrised(request.rule):
+            raise CaseError(f"{name}: groups: the rule {request.rule} has none")
+        if "groups" in request.parameters:
+            raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
+    for key in ("gate", "log"):
+        if getattr(request, key) is not None and request.rule != "dplr":
+            raise CaseError(f"{name}: {key}: belongs to rule dplr")
 
 
 def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, parse_header
+from atlas_ref.oracle.drawing import starts
 from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.types import Array
 
@@ -107,9 +108,8 @@ def block(
         "in/x": draw.standard_normal((request.batch, request.tokens, request.d_model)),
         "in/logits": draw.standard_normal(len(settings)),
     }
-    if request.reset:
-        steps = np.arange(request.tokens)
-        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        tensors["in/reset"] = first
     if request.cotangent:
         tensors["in/y_bar"] = draw.standard_normal(shape)
     if request.learned:
@@ -147,6 +147,7 @@ def _level(
         "heads",
         "d_model",
         "batch",
+        "state",
         "per_dimension_gates",
         "features",
     )

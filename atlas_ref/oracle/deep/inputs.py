@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.deep import parameters
+from atlas_ref.oracle.deep import tensors as tensors_of
 from atlas_ref.oracle.deep.settings import rank
+from atlas_ref.oracle.drawing import leading, starts
 from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import uses_gate
 from atlas_ref.types import Array
@@ -24,7 +27,7 @@ def draw(
         ValueError: settings that contradict the sizes.
     """
     config = parameters.config(header, request.d_in, request.d_out)
-    T, lead = request.tokens, (request.heads,)
+    T, lead = request.tokens, leading(request)
     c = config.convention
     # one gate for rows that share a memory is the mean of theirs, so that they may differ
     tensors = {
@@ -49,11 +52,33 @@ def draw(
     if request.pulse > 1:  # the last token of a chunk is the one that may write
         chunks = (steps + 1) // config.chunk
         tensors["in/active"] = (chunks % request.pulse == 0).astype(np.uint8)
-    if request.reset:
-        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        tensors["in/reset"] = first
     if request.history:
         tensors |= _history(request, config, generator, lead)
     return tensors, (*lead, T, request.d_out)
+
+
+def states(
+    request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
+) -> dict[str, Array]:
+    """Momentum of before the first token, and cotangents of the state after the last (DEEPCASE-10).
+
+    The weights of before it are in/memory.
+    """
+    config, lead = parameters.config(header, request.d_in, request.d_out), leading(request)
+    rows = (1, *lead[1:]) if config.coupling == "batch_shared" else lead
+    allowed, _ = tensors_of.table(config, inputs)
+    found = {}
+    for kind in ("weights", "momentum"):
+        shapes = config.momentum_shapes if kind == "momentum" else config.fast_shapes
+        for name, shape in shapes.items():
+            first, last = (f"{p}{kind}/{name}" for p in (tensors_of.STATE, tensors_of.BAR))
+            if first in allowed and kind == "momentum":
+                found[first] = 0.1 * generator.standard_normal((*rows, *shape))
+            if last in allowed:
+                found[last] = generator.standard_normal((*rows, *shape))
+    return found
 
 
 def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:

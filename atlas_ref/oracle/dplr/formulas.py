@@ -128,7 +128,7 @@ def drawn(own: Any, shapes: Mapping[str, Any], generator: Any) -> dict[str, Arra
         formula = FORMULAS[own.gate_formula]
         for name in (*formula.may, *formula.needs):
             low, high = (0.1, 0.9) if name in formula.needs else (-1.0, 1.0)
-            found[name] = generator.uniform(low, high, shapes[name][0])
+            found[name] = generator.uniform(low, high, shapes[name][-2])  # of heads alone
     if own.beta_formula is not None:
         found["in/beta_input"] = generator.standard_normal(shapes["in/beta_input"][0])
     return found

@@ -174,10 +174,13 @@ def _hooked(p: Program, name: str, z: Array) -> Array:
 
 def _spread(p: Program, z: Array) -> Array:
     """Rows of key heads as rows of value heads."""
-    heads, each = z.shape[-3], []
+    heads, each, met = z.shape[-3], [], set[int]()
     for i in range(heads * p.own.groups):
-        row = z[..., i % heads if p.round_robin else i // p.own.groups, :, :]
-        each.append(ops.stop_gradient(row) if p.held == "heads" and i % p.own.groups else row)
+        robin = p.round_robin or p.own.group_order == "round_robin"
+        head = i % heads if robin else i // p.own.groups
+        row = z[..., head, :, :]
+        each.append(ops.stop_gradient(row) if p.held == "heads" and head in met else row)
+        met.add(head)
     return ops.stack(each, axis=-3)
 
 

@@ -10,6 +10,9 @@ import numpy as np
 from atlas_ref.types import Array
 from tape import ops
 
+#: One gate a head, (L, T), or one for each key channel, (L, T, d_in).
+Gate = Literal["head", "channel"]
+
 #: How the vectors of an erase come from tensors.
 Erase = Literal["none", "given", "error", "gates", "alpha", "kk", "momentum"]
 
@@ -23,6 +26,7 @@ class Member(NamedTuple):
         erase: which formula gives erase and value; tensors of it are in `NEEDS`.
         read: tensor that the erase reads under `error` and `momentum`.
         gated: whether it has a gate; `heads` for one fixed number a head.
+        gate: what its code has one for: each head, in logs, or each key channel (DPLR-8).
         bonus: whether it reads before the write.
         second: state beside the memory: z of DPLR-19, A of DPLR-20, S of DPLR-21.
         floor: least length that a norm divides by; 0 for eps under the root.
@@ -35,6 +39,7 @@ class Member(NamedTuple):
     erase: Erase = "none"
     read: str = "in/k"
     gated: bool | Literal["heads"] = False
+    gate: Gate = "channel"
     bonus: bool = False
     second: Literal["", "z", "A", "S"] = ""
     floor: float = 0.0
@@ -45,23 +50,26 @@ _FLA = "fla-core 0.6.0, ops/"
 #: No member: the tensors are those of the rule.
 RULE = Member("DPLR-2", query_scale=1, erase="given", gated=True, bonus=True)
 
-_GATED_DELTA = Member(f"{_FLA}gated_delta_rule/naive.py", "before_error", erase="error", gated=True)
+_KDA = Member(f"{_FLA}kda/naive.py", "before_error", erase="error", gated=True)
+_GATED_DELTA = _KDA._replace(source=f"{_FLA}gated_delta_rule/naive.py", gate="head")
 
 _ROWS: tuple[tuple[str, Member], ...] = (
     ("linear_attn", Member(f"{_FLA}linear_attn/naive.py")),
     ("retention", Member(f"{_FLA}retention/naive.py", gated="heads")),
-    ("simple_gla", Member(f"{_FLA}simple_gla/naive.py", gated=True)),
+    ("simple_gla", Member(f"{_FLA}simple_gla/naive.py", gated=True, gate="head")),
     ("gla", Member(f"{_FLA}gla/naive.py", gated=True)),
     ("rwkv6", Member(f"{_FLA}rwkv6/recurrent_naive.py", gated=True, bonus=True)),
     ("rwkv7", Member(f"{_FLA}rwkv7", query_scale=1, erase="kk", gated=True)),
     ("delta", Member(f"{_FLA}delta_rule/naive.py", erase="error")),
     ("gated_delta", _GATED_DELTA),
-    ("kda", _GATED_DELTA._replace(source=f"{_FLA}kda/naive.py")),
+    ("kda", _KDA),
     ("gdn2", Member(f"{_FLA}gdn2/naive.py", "before_error", erase="gates", gated=True)),
     ("gated_delta_product", _GATED_DELTA._replace(source=f"{_FLA}gated_delta_product/naive.py")),
     (
         "comba_decay_after_erase",
-        Member(f"{_FLA}comba/naive.py, chunk", erase="error", read="in/erase_key", gated=True),
+        _GATED_DELTA._replace(
+            source=f"{_FLA}comba/naive.py, chunk", decay="after_error", read="in/erase_key"
+        ),
     ),
     (
         "comba_decay_before_erase",
@@ -70,9 +78,9 @@ _ROWS: tuple[tuple[str, Member], ...] = (
     ("iplr", Member(f"{_FLA}generalized_delta_rule/iplr/naive.py", erase="alpha")),
     ("dplr", Member(f"{_FLA}generalized_delta_rule/dplr/naive.py", erase="alpha", gated=True)),
     ("qwen3_next", _GATED_DELTA._replace(source="transformers 5.23.0, qwen3_next", norm="l2")),
-    ("kimi_linear", _GATED_DELTA._replace(source="transformers 5.23.0, kimi_linear", norm="l2")),
+    ("kimi_linear", _KDA._replace(source="transformers 5.23.0, kimi_linear", norm="l2")),
     ("linear_attn_normalized", Member(f"{_FLA}linear_attn/naive.py, normalize", second="z")),
-    ("precond_kda", _GATED_DELTA._replace(source=f"{_FLA}precond_kda/naive.py", second="A")),
+    ("precond_kda", _KDA._replace(source=f"{_FLA}precond_kda/naive.py", second="A")),
     (
         "precond_gated_delta",
         _GATED_DELTA._replace(
@@ -86,6 +94,7 @@ _ROWS: tuple[tuple[str, Member], ...] = (
             erase="momentum",
             read="in/erase_key",
             gated=True,
+            gate="head",
             second="S",
         ),
     ),
@@ -121,6 +130,8 @@ SECOND: dict[str, tuple[str, ...]] = {
 #: Tensors that a state beside the memory is made of, which its members need.
 MADE_OF: dict[str, tuple[str, ...]] = {"A": ("in/log_retain_precond", "in/beta_precond")}
 
+#: States that are sums of what is positive.
+POSITIVE = ("in/z0", "in/A0")
 
 #: Name of the preconditioned keys, which are no tensor of a case (DPLR-20).
 WRITTEN = "written key"

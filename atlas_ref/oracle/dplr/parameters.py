@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from atlas_ref.oracle.dplr import formulas, members
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
-from atlas_ref.types import Count, Frozen
+from atlas_ref.types import Array, Count, Frozen
 
 #: The order of decay and erase.
 Order = Literal["after_error", "before_error"]
@@ -28,6 +29,7 @@ class Parameters(Frozen):
     Attributes:
         member: name of DPLRCASE-3 whose tensors the case has; None for those of the rule.
         steps, groups, decay, query_scale: of DPLR-1.
+        group_order: which value heads share a key head: neighbours, or every H-th (DPLRCASE-26).
         q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
         state_layout: axes of the first and the last memory.
         state_dtype, state_every: format that a program keeps its state in, and the tokens between
@@ -45,6 +47,7 @@ class Parameters(Frozen):
     member: Name | None = None
     steps: Count = 1
     groups: Count = 1
+    group_order: Literal["blocks", "round_robin"] = "blocks"
     decay: Order | None = None
     query_scale: Literal[1, "1/sqrt(d_in)"] | None = None
     q_norm: Literal["none", "l2"] | None = None
@@ -87,6 +90,13 @@ class Parameters(Frozen):
         """The norm in force of in/q or in/k."""
         own = self.q_norm if name == "in/q" else self.k_norm
         return own or self.of.norm
+
+    def key_heads(self, heads: int) -> Array:
+        """The key head of each of so many value heads (DPLR-6, DPLRCASE-26)."""
+        each: Array = np.arange(heads)
+        return (
+            each // self.groups if self.group_order == "blocks" else each % (heads // self.groups)
+        )
 
     def rounds(self, t: int, first: int, tokens: int) -> bool:
         """Whether the state is rounded after token t (DPLRCASE-14).

@@ -10,8 +10,9 @@ import numpy as np
 
 from atlas_ref.messages import meant
 from atlas_ref.oracle.dplr import formulas, parameters
-from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, SECOND
+from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
+from atlas_ref.oracle.drawing import leading, starts
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.oracle.subjects.values import check_entries, check_log, check_values, key_heads
 from atlas_ref.types import Array
@@ -221,9 +222,9 @@ def draw(
     """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
     own = parameters.parsed(header)
     T, n = request.tokens, own.steps
-    lead = (request.heads * own.groups,)
+    lead = leading(request, own.groups)
     sizes = {
-        "in/k": np.empty((request.heads, T * n, request.d_in)),
+        "in/k": np.empty((*leading(request), T * n, request.d_in)),
         "in/v": np.empty((*lead, T * n, request.d_out)),
     }
     made, needed = shapes(own, sizes), names(own)[0]
@@ -238,6 +239,7 @@ def draw(
         tensors |= formulas.drawn(own, made, generator)
     if own.of.gated is True and own.gate_formula is None:
         tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])
+    tensors = _gated(request, own, tensors)
     if own.of.second == "A":
         shape = made["in/beta_precond"][0]
         tensors["in/log_retain_precond"] = np.log(generator.uniform(0.8, 1.0, shape))
@@ -247,9 +249,48 @@ def draw(
         tensors["in/eta"] = generator.uniform(0.1, 0.5, made["in/eta"][0])
     if own.of.erase in ("error", "momentum") and own.beta_formula is None:
         tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
-    steps = np.arange(T)
     if request.pulse > 1:
-        tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
-    if request.reset:
-        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+        tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
+    if (resets := starts(request)) is not None:
+        tensors["in/reset"] = resets
     return tensors, (*lead, T, request.d_out)
+
+
+def _gated(request: Any, own: Parameters, tensors: dict[str, Array]) -> dict[str, Array]:
+    """The tensors with the gate that was asked for, or that the member's code has (DPLRCASE-20).
+
+    Gates are drawn for channels; one of a head is that of the first, so that no other tensor moves.
+
+    Raises:
+        ValueError: a gate or its log where there is none to choose.
+    """
+    who = "rule dplr" if own.member is None else f"member {own.member}"
+    if own.of.gated is not True:
+        for name, asked in (("gate", request.gate), ("log", request.log)):
+            if asked is not None:
+                raise ValueError(f"{name}: {who} has no tensor of gates")
+        return tensors
+    usual = own.of.gate if request.draw > 1 else "channel"
+    head = (request.gate or usual) == "head"
+    if own.gate_formula is not None:
+        if request.log is not None:
+            raise ValueError(f"log: parameters.gate_formula {own.gate_formula} makes the log")
+        return formulas.of_tokens(tensors) if head else tensors
+    gates = tensors.pop("in/retain")
+    gates = gates[..., 0] if head else gates
+    log = usual == "head" if request.log is None else request.log
+    return {**tensors, **({"in/log_retain": np.log(gates)} if log else {"in/retain": gates})}
+
+
+def states(
+    request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
+) -> dict[str, Array]:
+    """States before the first token, and cotangents of those after the last (DPLRCASE-21)."""
+    own = parameters.parsed(header)
+    needed, found = shapes(own, inputs), dict[str, Array]()
+    for first, bar in (("in/M0", "in/M_bar"), *filter(None, (SECOND[own.of.second],))):
+        shape = needed[first][0]
+        drawn = 0.3 * generator.standard_normal(shape)
+        found[first] = np.abs(drawn) if first in POSITIVE else drawn
+        found[bar] = generator.standard_normal(shape)
+    return found

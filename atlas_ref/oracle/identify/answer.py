@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from atlas_ref.oracle.identify.departed import Departed
 
-Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
+Verdict = Literal[
+    "MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE", "FAILED", "NOT SUPPORTED", "MISSING"
+]
 
 
 class Fit(NamedTuple):
@@ -42,11 +44,12 @@ class Identification(NamedTuple):
 
     Attributes:
         verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT
-            FINITE, results hold a NaN.
+            FINITE, results hold a NaN; FAILED, NOT SUPPORTED or MISSING, there are none.
         match: the fit with the fewest changes from the case's own convention or a preset; the
             nearest one under NO MATCH.
         preset: the preset that the match equals on this case.
         own: whether it is the case's own convention; from_own: its differences from that.
+        whole: the distance of the case's own convention; None where that was not compared.
         departures: what explains the results where it is none of the conventions' settings.
         runner_up: the nearest convention that does not fit, and by how much its error is larger
             than the match's.
@@ -66,6 +69,7 @@ class Identification(NamedTuple):
     match: Fit | None = None
     preset: str | None = None
     own: bool = False
+    whole: float | None = None
     from_own: dict[str, Any] = {}
     departures: tuple[Departed, ...] = ()
     runner_up: Fit | None = None
@@ -80,9 +84,16 @@ class Identification(NamedTuple):
     fits: tuple[Any, ...] = ()
 
     @property
+    def explains_half(self) -> bool:
+        """Whether the match leaves half of the case's own distance, and half of the results, at most."""
+        if self.match is None or self.whole is None:
+            return self.match is not None
+        return self.match.distance <= 0.5 * min(self.whole, 1.0)
+
+    @property
     def exit_code(self) -> int:
         """0 for a match, 1 where no convention explains the results, 3 where they cannot decide.
 
-        Source: IDENT-9.
+        Source: IDENT-9, IDENT-20.
         """
-        return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
+        return {"MATCH": 0, "UNDECIDABLE": 3, "NOT SUPPORTED": 3}.get(self.verdict, 1)

@@ -208,6 +208,7 @@ def _request(case: Case, convention: Convention, design: Design, seed: int, dtyp
     h = case.header
     plain = h.plain()
     return Request(
+        draw=1,
         rule=h.rule,
         level=h.level,
         tokens=design.tokens,

@@ -60,15 +60,7 @@ def identify(
         CaseError: a reserved rule, results that are none of this case or have another shape, a
             dtype that does not exist.
     """
-    require_supported(case)
-    own = SUBJECTS[case.header.rule].own
-    searched = None if own is None else own.searched
-    require_family(case, "identify", own=searched)
-    if searched is None:
-        case.require_one_memory("identify")
-    if dtype is not None:
-        check_dtype(case.name, dtype, FORMATS)
-    check_size(case)
+    searched = require_searched(case, dtype)
     if searched is not None:
         return _of_subject(case, mine, searched, depth, dtype, progress)
     observation = observe(case, mine, dtype)
@@ -86,6 +78,24 @@ def identify(
         unexplained = answer.verdict == "NO MATCH" and not answer.departures
         answer = more(answer) if unexplained else answer
     return answer
+
+
+def require_searched(case: Case, dtype: str | None = None) -> Searched | None:
+    """Refuse a case that identify does not take; else the readings of its subject (IDENT-1).
+
+    Raises:
+        CaseError: a rule that is not searched, a dtype that does not exist, a case that is too large.
+    """
+    require_supported(case)
+    own = SUBJECTS[case.header.rule].own
+    searched = None if own is None else own.searched
+    require_family(case, "identify", own=searched)
+    if searched is None:
+        case.require_one_memory("identify")
+    if dtype is not None:
+        check_dtype(case.name, dtype, FORMATS)
+    check_size(case)
+    return searched
 
 
 def _of_subject(
@@ -176,6 +186,7 @@ class Search:
             match,
             preset=next((name for name in presets if name in PRESETS), None),
             own=lattice.OWN in presets,
+            whole=float(self.scores.distance[self.points.index(self.bases[lattice.OWN])]),
             from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
             times_worse=self._times_worse(match, runner_up),

@@ -1,42 +1,47 @@
-"""Input and output of `identify`: result files, and the answer as JSON.
+"""Input and output of `identify`: results under test, and the answer as JSON.
 
 Source: IDENT-1, IDENT-9.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from typing import Any, cast
 
-from atlas_ref.oracle.cases.case import Case, CaseError, load_results
-from atlas_ref.oracle.cases.inputs import same
-from atlas_ref.oracle.identify.answer import Fit, Identification
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
 from atlas_ref.oracle.identify.departed import Departed
 from atlas_ref.oracle.identify.stated import setting
+from atlas_ref.oracle.sources.answers import Answer, Source
 
 
-def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """`out/...` and `grad/...` of a result file.
+def results_of(case: Case, source: Source | None) -> Answer:
+    """`out/...` and `grad/...` of a source, or those recorded in the case (IDENT-20).
 
     Raises:
-        CaseError: not such a file, of another rule, computed from other inputs, or without results.
+        CaseError: a file that is none of this case's results; no result at all.
     """
-    name = os.fspath(path)
-    header, tensors = load_results(name)
-    if header.rule != case.header.rule:
+    answer = Answer(dict(case.recorded)) if source is None else source(case)
+    if answer.tensors is None:
+        return answer
+    results = {
+        key: value for key, value in answer.tensors.items() if key.startswith(("out/", "grad/"))
+    }
+    if results:
+        return Answer(results)
+    if source is None:
         raise CaseError(
-            f"{name}: rule {header.rule}, but {case.name} is a case of {case.header.rule}"
+            f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to "
+            "identify; --out, --impl or --exec gives results"
         )
-    for key, value in tensors.items():
-        if key.startswith("in/") and not same(value, case.inputs.get(key)):
-            raise CaseError(
-                f"{name}: {key}: differs from that of {case.name}, so these are results of "
-                "another case"
-            )
-    results = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
-    if not results:
-        raise CaseError(f"{name}: no out/... or grad/... tensor, so there is nothing to identify")
-    return results
+    raise CaseError(
+        f"{case.name}: no out/... or grad/... tensor was handed over, so there is nothing to "
+        "identify"
+    )
+
+
+def absent(case: Case, answer: Answer) -> Identification:
+    """The answer about a case to which an implementation gave none (IDENT-20)."""
+    return Identification(case.name, cast(Verdict, answer.verdict), answer.failure or "")
 
 
 def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]:

@@ -69,12 +69,17 @@ def members(
     return by_member
 
 
-def exact(case: Case, *, grad: bool = False, plain: Plain | None = None) -> Results:
+def exact(
+    case: Case, *, grad: bool = False, plain: Plain | None = None, way: Arithmetic = PLAIN
+) -> Results:
     """Results of the members' loops in float64, from which their rounding errors are measured.
 
     Source: TOL-3.
+
+    Args:
+        way: the arithmetic, where it shows in float64 as well.
     """
-    return evaluate(case, converted(case, "float64"), PLAIN, grad=grad, plain=plain)
+    return evaluate(case, converted(case, "float64"), way, grad=grad, plain=plain)
 
 
 def amplification(

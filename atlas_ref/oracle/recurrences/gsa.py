@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
     Member,
@@ -90,7 +91,7 @@ def _weights(scores: Array, by: Rounding) -> Array:
 
 
 def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    lead, slots = (request.heads, request.tokens), request.d_out + 1
+    lead, slots = (*leading(request), request.tokens), request.d_out + 1
     gates = generator.uniform(0.8, 1.0, (*lead, slots))
     return {
         "in/k": generator.standard_normal((*lead, request.d_in)) / np.sqrt(request.d_in),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
     Member,
@@ -55,7 +56,7 @@ def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
 
 
 def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    shape = (request.heads, request.tokens, request.d_out)
+    shape = (*leading(request), request.tokens, request.d_out)
     gates = generator.uniform(0.8, 1.0, shape)
     return {
         "in/x": (1.0 - gates) * generator.standard_normal(shape),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
     Member,
@@ -61,13 +62,17 @@ def _evaluate(x: Inputs, own: Settings) -> Results:
     return {"out/y": y, "out/M": own.matrix(after.M)}
 
 
+def _positions(x: Inputs, own: Settings) -> list[int]:
+    """Tokens that the memory holds before the first token and after each of them."""
+    here = [own.position]
+    for t in range(x["in/v"].shape[-2]):
+        here.append((own.position if starts(x, t) else here[-1]) + writes(x, t))
+    return here
+
+
 def _check(x: Inputs, own: Settings) -> None:
     """Refuse more tokens than the levels hold, and a first memory in a level that holds none."""
-    levels, most = x["in/level_scales"].shape[-1], own.position
-    here = most
-    for t in range(x["in/v"].shape[-2]):
-        here = (own.position if starts(x, t) else here) + writes(x, t)
-        most = max(most, here)
+    levels, most = x["in/level_scales"].shape[-1], max(_positions(x, own))
     if most > 2 ** (levels - 1):
         raise ValueError(
             f"in/level_scales: {levels} levels, which hold {2 ** (levels - 1)} tokens, found {most}"
@@ -135,7 +140,7 @@ def _wide(x: Array, groups: int) -> Array:
 
 
 def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    value, key = ((request.heads * n, request.tokens) for n in (own.groups, 1))
+    value, key = ((*leading(request, n), request.tokens) for n in (own.groups, 1))
     levels = (own.position + request.tokens - 1).bit_length() + 1
     return {
         "in/k": generator.standard_normal((*key, request.d_in)) / np.sqrt(request.d_in),
@@ -144,6 +149,12 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
         "in/log_retain": np.log(generator.uniform(0.8, 1.0, value)),
         "in/level_scales": generator.uniform(0.2, 1.0, (*value, levels)),
     }
+
+
+def _first(name: str, M: Any, own: Settings) -> Any:
+    """First memories, zero in levels that hold no token at the position; None at the first."""
+    held = [_holds(level, own.position) for level in range(M.shape[-3])]
+    return M * np.array(held, np.float64)[:, None, None] if any(held) else None
 
 
 MEMBER = Member(
@@ -159,5 +170,7 @@ MEMBER = Member(
     draw=_draw,
     words={"state": "M"},
     counts={"value_heads_per_key_head": "groups"},
+    first=_first,
     check=_check,
+    continued=lambda x, own: {"position": _positions(x, own)[-1]},
 )

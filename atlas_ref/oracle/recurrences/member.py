@@ -63,7 +63,10 @@ class Member(NamedTuple):
         words: word of a recorded tensor -> name without `in/`; those of states bare.
         counts: word of a recorded parameter -> setting.
         flat: name without `in/` -> axis of one that a recording has more.
+        first: (name of a state, numbers, settings) -> one that it can have before the first token;
+            None where that is zero.
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
+        continued: (inputs, settings) -> parameters of the call that follows (RECUR-13).
     """
 
     source: str
@@ -79,7 +82,9 @@ class Member(NamedTuple):
     words: Mapping[str, str]
     counts: Mapping[str, str] = {}
     flat: Mapping[str, int] = {}
+    first: Callable[[str, Any, Settings], Any] = lambda name, x, own: x
     check: Callable[[Inputs, Settings], None] = lambda x, own: None
+    continued: Callable[[Inputs, Settings], Mapping[str, Any]] = lambda x, own: {}
 
 
 def at_token(x: Inputs, t: int, *names: str) -> list[Array]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
     Member,
@@ -109,7 +110,7 @@ def _exchange(A: Array, i: int) -> Array:
 
 
 def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    lead = (request.heads, request.tokens)
+    lead = (*leading(request), request.tokens)
     return {
         "in/k": generator.standard_normal((*lead, request.d_in)) / np.sqrt(request.d_in),
         "in/v": generator.standard_normal((*lead, request.d_out)),
@@ -118,6 +119,11 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
         "in/log_retain": np.log(generator.uniform(0.8, 1.0, lead)),
         "in/ridge": generator.uniform(0.5, 1.5, (request.heads, request.d_in)),
     }
+
+
+def _first(name: str, x: Any, own: Settings) -> Any:
+    """A sum of squares of keys for G, so that what is solved keeps its sign."""
+    return x @ x.swapaxes(-1, -2) if name == "G" else x
 
 
 MEMBER = Member(
@@ -131,5 +137,6 @@ MEMBER = Member(
     evaluate=_evaluate,
     plain=_plain,
     draw=_draw,
+    first=_first,
     words={"lamb": "ridge", "beta": "weight", "G": "G", "state": "M"},
 )

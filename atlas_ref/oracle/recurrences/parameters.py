@@ -74,5 +74,8 @@ def parsed(header: Any) -> Parameters:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    parameters: Parameters = validated(Parameters, check_names(header, Parameters.model_fields))
+    given = check_names(header, Parameters.model_fields)
+    if "member" not in given:
+        raise ValueError(f"parameters.member: missing; members are {', '.join(MEMBERS)}")
+    parameters: Parameters = validated(Parameters, given)
     return parameters

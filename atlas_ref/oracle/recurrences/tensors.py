@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import meant
+from atlas_ref.oracle.drawing import starts
 from atlas_ref.oracle.recurrences.member import SHARED
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.recurrences.parameters import Parameters, parsed
@@ -87,9 +88,27 @@ def draw(
     """Random inputs where nothing grows, and the shape of the cotangent (RECUR-8)."""
     own = parsed(header)
     tensors = own.of.draw(request, own.settings, generator)
+    if not request.state:
+        firsts = {f"in/{name}0" for name in own.of.states}
+        tensors = {name: x for name, x in tensors.items() if name not in firsts}
     steps = np.arange(request.tokens)
     if request.pulse > 1:
         tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
-    if request.reset:
-        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        tensors["in/reset"] = first
     return tensors, shapes(own, tensors)["in/y_bar"]
+
+
+def states(
+    request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
+) -> dict[str, Array]:
+    """First states that the member's recurrence can have come to, and cotangents of the last."""
+    own = parsed(header)
+    needed, found = shapes(own, inputs), dict[str, Array]()
+    for name in own.of.states:
+        shape = needed[f"in/{name}0"]
+        first = own.of.first(name, 0.3 * generator.standard_normal(shape), own.settings)
+        found[f"in/{name}_bar"] = generator.standard_normal(shape)
+        if first is not None:
+            found[f"in/{name}0"] = first
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
     Member,
@@ -132,7 +133,7 @@ def _total(x: Array, by: Rounding) -> Array:
 
 
 def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    d, lead = request.d_in, (request.heads, request.tokens)
+    d, lead = request.d_in, (*leading(request), request.tokens)
     return {
         "in/k": generator.standard_normal((*lead, d)) / np.sqrt(d),
         "in/v": generator.standard_normal((*lead, d)),
@@ -140,8 +141,8 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
         "in/step_size": generator.uniform(0.0, 0.1, lead) / own.mini_batch,
         "in/gain": 1.0 + 0.1 * generator.standard_normal((request.heads, d)),
         "in/shift": 0.1 * generator.standard_normal((request.heads, d)),
-        "in/M0": generator.standard_normal((request.heads, d, d)) / np.sqrt(d),
-        "in/bias0": generator.standard_normal((request.heads, d)),
+        "in/M0": generator.standard_normal((*lead[:-1], d, d)) / np.sqrt(d),
+        "in/bias0": generator.standard_normal((*lead[:-1], d)),
     }
 
 

@@ -44,6 +44,7 @@ class Failure(NamedTuple):
         others: the other tensors that do not pass, with their verdicts.
         features: what the case has beyond a plain sequence, which kernels tend to miss.
         feature: what this case has and no answered case of the run, where the answer is absent.
+        name: what stands for the case in words, the id of a vector; "" for its file.
     """
 
     case: str
@@ -65,6 +66,7 @@ class Failure(NamedTuple):
     others: tuple[str, ...]
     features: tuple[str, ...] = ()
     feature: str = ""
+    name: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them, numbers in decimal and hexadecimal (SRC-14)."""
@@ -113,10 +115,10 @@ class Failure(NamedTuple):
         return [(name, words) for name, words in fields if words]
 
     def text(self) -> str:
-        """The fields for a reader, one on a line."""
+        """The fields for a reader, one on a line, below the case's name (CASE-43)."""
         return "\n".join(
             [
-                f"{self.case}: {self.verdict} ({self.rule})",
+                f"{self.name or self.case}: {self.verdict} ({self.rule})",
                 *(f"  {name:13} {words}" for name, words in self.fields()),
             ]
         )

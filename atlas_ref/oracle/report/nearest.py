@@ -1,23 +1,32 @@
 """The nearest convention in a failure message, searched once for each rule of a run.
 
-Specified in specs/sources.md, SRC-14 and SRC-23.
+Specified in specs/sources.md, SRC-14, SRC-23 and SRC-27.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.features import features
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import Checked
+from atlas_ref.oracle.judge.declared import kept
+from atlas_ref.oracle.judge.states import kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.report.shorter import first_results, first_tokens, tokens_of
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
+
+#: What is said of gradients that nothing explains.
+GRADIENTS = "the case's own: gradients alone are not right"
 
 #: Words about the nearest convention of a case that fails, from its verdicts.
 Words = Callable[[Checked, Sequence[Comparison]], str]
@@ -33,8 +42,21 @@ def nothing(checked: Checked, rows: Sequence[Comparison]) -> str:
     return ""
 
 
+class Looked(NamedTuple):
+    """What a search said about a case.
+
+    Attributes:
+        words: about the nearest convention; "" where nothing is to be said.
+        searched: whether one was searched; named: whether one was found.
+    """
+
+    words: str = ""
+    searched: bool = False
+    named: bool = False
+
+
 class Nearest:
-    """The searches of a run: one for each rule, at the first case that a search can explain.
+    """The searches of a run: at most two for each rule.
 
     A mistake of a kernel is the same in every case (SRC-23).
 
@@ -45,49 +67,167 @@ class Nearest:
     def __init__(self, progress: Progress = unwatched) -> None:
         self._progress = progress
         self._searched: dict[str, str] = {}
+        self._noted: dict[str, list[tuple[str, Checked, Sequence[Comparison]]]] = {}
+        self._rules: dict[str, str] = {}
 
     def words(self, checked: Checked, rows: Sequence[Comparison]) -> str:
         """The convention under which the answer would be right, or the nearest one.
 
         Source: IDENT-1.
         """
-        names = {
-            row.tensor
-            for row in rows
-            if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None
-        }
-        if not any(
-            row.tensor in names and row.verdict != "PASS" and row.tensor.startswith("out/")
-            for row in rows
-        ):
-            return "the case's own: gradients alone are not right" if names else ""
+        rule = _kind(checked, rows)
+        if not _judged(rows):
+            return ""
+        if (earlier := self._searched.get(rule)) is not None:
+            return _not_searched(earlier)
+        found = self._look(checked, rows)
+        if found.searched:
+            self._searched[rule] = Path(checked.case.name).stem
+        return found.words
+
+    def note(self, checked: Checked, rows: Sequence[Comparison]) -> None:
+        """Keep a failing case for `told`, if it is the smallest or the most special of its rule."""
+        if not _judged(rows):
+            return
         case = checked.case
-        if (tokens := _tokens(case)) > LONGEST:
-            return (
-                f"not searched: {tokens} tokens are more than {LONGEST} (atlas-ref identify does)"
+        rule = self._rules[case.name] = _kind(checked, rows)
+        some = self._noted.setdefault(rule, [])
+        some.append((case.name, checked, rows))
+        smallest = min(some, key=lambda each: _size(each[1].case))
+        special = min(some, key=lambda each: _plainness(each[1].case))
+        some[:] = [smallest, *([special] if special is not smallest else [])]
+
+    def told(self) -> dict[str, str]:
+        """Words about every failing case by its name, searched for the smallest of each rule.
+
+        Where that names nothing, the most special one is searched too (SRC-23).
+        """
+        words, names = dict.fromkeys(self._rules, ""), dict[str, str]()
+        for rule, some in self._noted.items():
+            for name, checked, rows in some:
+                found = self._look(checked, rows)
+                words[name] = found.words
+                if found.searched:
+                    names.setdefault(rule, Path(name).stem)
+                if found.named:
+                    names[rule] = Path(name).stem
+                    break
+        for case, rule in self._rules.items():
+            if not words[case] and names.get(rule, Path(case).stem) != Path(case).stem:
+                words[case] = _not_searched(names[rule])
+        return words
+
+    def _look(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
+        """What is said about a case whatever was searched before."""
+        if declared := _kept(checked, rows):
+            return Looked(f"passes with {declared}", searched=True, named=True)
+        case = checked.case
+        if tokens_of(case) <= LONGEST:
+            return self._search(checked, rows)
+        part = first_tokens(case, LONGEST)
+        if part is None or checked.again is None:
+            return Looked(f"not searched: {tokens_of(case)} tokens are more than {LONGEST}")
+        shorter, of_part = _shorter(checked, part), f" (its first {LONGEST} tokens)"
+        if not _judged(shorter.rows):
+            return Looked(
+                f"not searched: the first {LONGEST} of {tokens_of(case)} tokens alone are right "
+                "(atlas-ref identify searches them all)"
             )
-        if (earlier := self._searched.get(case.header.rule)) is not None:
-            return f"not searched: {earlier} was, of the same rule (atlas-ref identify does)"
+        found = self._search(shorter, shorter.rows)
+        return found if not found.words else found._replace(words=f"{found.words}{of_part}")
+
+    def _search(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
+        """The search of a case of few tokens."""
+        names, case = _compared(rows), checked.case
+        values, own = _values(rows), SUBJECTS[case.header.rule].own
+        if not values and (own is None or own.searched is None):
+            return Looked(GRADIENTS)
         mine = {
             name: value
             for name, value in (checked.answer.tensors or {}).items()
-            if name in names and name.startswith("out/")
+            if name in names and (not values or name.startswith("out/"))
         }
         try:
             answer = identify(case, mine, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
-            return ""
+            return Looked()
         if answer.match is None:
-            return ""
-        self._searched[case.header.rule] = Path(case.name).stem
-        return said(case, answer)
+            return Looked()
+        words = said(case, answer)
+        if not words and not values:
+            words = GRADIENTS
+        named = answer.verdict != "NO MATCH" or bool(answer.departures)
+        return Looked(words, searched=True, named=named)
 
 
-def _tokens(case: Case) -> int:
-    return max(
-        (case.inputs[name].shape[-2] for name in ("in/k", "in/x") if name in case.inputs),
-        default=0,
-    )
+def _shorter(checked: Checked, part: Case) -> Checked:
+    """The verdicts on the first tokens of a case, asked again where that can be."""
+    assert checked.again is not None
+    if checked.asked:
+        try:
+            asked = checked.again(part)
+        except CaseError:  # files know the whole case alone
+            asked = None
+        if asked is not None and asked.answer.tensors is not None:
+            return asked
+    cut = first_results(checked.case, checked.answer.tensors or {}, LONGEST)
+    return checked.again(part, cut)
+
+
+def _compared(rows: Sequence[Comparison]) -> set[str]:
+    """Names of results that have an error."""
+    judged = ("PASS", "MARGINAL", "WRONG")
+    return {row.tensor for row in rows if row.verdict in judged and row.error is not None}
+
+
+def _fails(row: Comparison, ahead: str = "") -> bool:
+    return row.verdict != "PASS" and row.tensor.startswith(ahead)
+
+
+def _judged(rows: Sequence[Comparison]) -> bool:
+    """Whether a result that is wrong has an error, so that a search can explain it."""
+    names = _compared(rows)
+    return any(row.tensor in names and _fails(row) for row in rows)
+
+
+def _values(rows: Sequence[Comparison]) -> bool:
+    """Whether a value is wrong, not gradients alone."""
+    names = _compared(rows)
+    return any(row.tensor in names and _fails(row, "out/") for row in rows)
+
+
+def _kind(checked: Checked, rows: Sequence[Comparison]) -> str:
+    """The rule of a case, and whether its gradients alone are wrong."""
+    rule = checked.case.header.rule
+    return rule if _values(rows) else f"{rule}, gradients"
+
+
+def _not_searched(earlier: str) -> str:
+    return f"not searched: {earlier} was, of the same rule (atlas-ref identify does)"
+
+
+def _size(case: Case) -> tuple[int, int]:
+    """Tokens and numbers of a case, by which the smallest is searched first."""
+    return tokens_of(case), sum(x.size for x in case.inputs.values())
+
+
+def _plainness(case: Case) -> tuple[int, int, int]:
+    """The most special case has the most features, and is the smallest of those."""
+    return (-len(features(case)), *_size(case))
+
+
+def _kept(checked: Checked, rows: Sequence[Comparison]) -> str:
+    """A format of the state under which all results pass, as it is declared (DPLRCASE-24)."""
+    case, results = checked.case, checked.answer.tensors or {}
+    names = _compared(rows)
+    given = {name: x for name, x in results.items() if name in names}
+    asked = kept_in(case.header, checked.state_dtype)
+    if checked.again is None or {row.tensor for row in rows} != names:
+        return ""
+    for each in kept(given, asked):
+        if all(row.verdict == "PASS" for row in checked.again(case, given, state_dtype=each).rows):
+            return f"--state-dtype {each}"
+    return ""
 
 
 def said(case: Case, answer: Identification) -> str:
@@ -103,10 +243,9 @@ def said(case: Case, answer: Identification) -> str:
         words += f" (from the case's own: {setting(answer.from_own)})"
     if answer.verdict == "NO MATCH" and answer.departures:
         return f"{answer.departures[0].said}: then this would be right"
-    if answer.own or (
-        answer.verdict == "NO MATCH"
-        and answer.match.convention == {"preset": case.header.convention}
-    ):
+    if answer.verdict == "NO MATCH" and not answer.explains_half:
+        return ""  # what is nearest by chance says nothing (SRC-27)
+    if answer.own and answer.verdict != "NO MATCH":
         return f"the case's own, {words}: no other is nearer"
     if answer.verdict == "MATCH":
         return f"{words}: under it this would be right"

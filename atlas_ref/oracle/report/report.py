@@ -90,10 +90,11 @@ class Run:
 
     Args:
         command: the words before the cases, and those after them, that repeat a check.
-        ids: what stands for a case in the command that repeats its check, in place of its file.
+        ids: what stands for a case in messages, and in the command that repeats its check, in place
+            of its file.
         entries: expected failures.
         only: results that are compared, for entries about others.
-        nearest: search for the nearest convention, once for each rule that fails.
+        nearest: search for the nearest convention, for each rule that fails, behind all cases.
         progress: of those searches.
     """
 
@@ -109,7 +110,7 @@ class Run:
         progress: Progress = unwatched,
     ) -> None:
         self._options, self._cases, self._entries, self._only = command, cases, entries, only
-        self._nearest = Nearest(progress).words if nearest else nothing
+        self._nearest = Nearest(progress) if nearest else None
         self._ids = ids or {}
         self._report = Report("", 0, [], [], {}, [], [], {})
         self._absent: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -127,8 +128,11 @@ class Run:
         self._report.rows.extend(outcome.rows)
         self._report.problems.extend(outcome.problems)
         self._report.void.update({name: dict(void)} if void else {})
-        failure = explained(checked, outcome.rows, self.repeated(name), nearest=self._nearest)
-        self._report.failures.extend([failure] if failure else [])
+        failure = explained(checked, outcome.rows, self.repeated(name), nearest=nothing)
+        known = self._ids.get(name, "")
+        self._report.failures.extend([failure._replace(name=known)] if failure else [])
+        if failure and self._nearest is not None:
+            self._nearest.note(checked, outcome.rows)
 
     def _note_features(self, checked: Checked) -> None:
         """Note what the case has, by whether it was answered; count what it was skipped for."""
@@ -165,7 +169,8 @@ class Run:
             else each
             for each in self._report.failures
         ]
-        return rows, failures
+        words = {} if self._nearest is None else self._nearest.told()
+        return rows, [each._replace(nearest=words.get(each.case, "")) for each in failures]
 
     def refuse(self, case: str, message: str) -> None:
         """Add a case that is bad input."""
@@ -178,7 +183,7 @@ class Run:
         return " ".join(["atlas-ref", "check", *words, *self._options])
 
     def report(self) -> Report:
-        """The report of all cases, with the exit code."""
+        """The report of all cases, with the exit code; what they are nearest to is searched here."""
         bad = [*self._report.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
         code = exit_code(self._report.rows)
         code = 2 if bad else 1 if self._report.problems else code

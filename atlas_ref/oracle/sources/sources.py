@@ -39,6 +39,7 @@ __all__ = [
     "program",
     "read_results",
     "respond",
+    "sweep_settings",
 ]
 
 Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
@@ -123,6 +124,35 @@ def imported(name: str) -> Function:
         raise CaseError(f"impl {name}: a function is needed, found {type(target).__name__}")
     function: Callable[..., Any] = target  # its result is checked later
     return function
+
+
+def sweep_settings(name: str) -> dict[str, tuple[Any, ...]]:
+    """Names that a sweep draws and the values that an adapter takes, as the adapter says (SWEEP-19).
+
+    Args:
+        name: `pkg.module:adapter`, an object with a method `sweep_settings() -> {name: values}`.
+
+    Raises:
+        CaseError: there is none, it has no such method, or that returns something else.
+    """
+    method = getattr(imported(name), "sweep_settings", None)
+    if not callable(method):
+        raise CaseError(f"for {name}: a method sweep_settings() is needed, name -> values")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            stated = method()
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # as of a module under test
+        raise CaseError(f"for {name}: {type(error).__name__}: {_short(error)}") from None
+    if not isinstance(stated, Mapping) or not all(
+        isinstance(key, str) and isinstance(values, tuple | list) for key, values in stated.items()
+    ):
+        raise CaseError(
+            f"for {name}: sweep_settings() must return name -> a tuple of values, found "
+            f"{_short(ValueError(repr(stated)))}"
+        )
+    return {key: tuple(values) for key, values in stated.items()}
 
 
 def _as_module(file: str, function: str) -> str:

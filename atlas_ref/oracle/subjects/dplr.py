@@ -37,6 +37,9 @@ STATE = re.compile("out/(M|S|z|A)")
 #: Results that a call leaves to the next one (DPLR-7).
 LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
 
+#: Tokens that chunks of public kernels have.
+CHUNKS = (16, 32, 64, 128)
+
 CLAUSES = {
     "out/y": "DPLR-5",
     "out/M": "DPLR-2",
@@ -56,6 +59,8 @@ def _evaluate(
     member, seconds = own.of, dict[str, Array]()
     if member.second == "A":
         x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
+    if own.group_order == "round_robin":
+        own, x = _of_value_heads(own, x)
     fields = members.tokens(member, x, lambda z: dplr.of_groups(z, own.groups))
     for name in ("k", "q", "retain", "log_retain", "bonus"):
         if f"in/{name}" in x:
@@ -74,6 +79,18 @@ def _evaluate(
         return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
     last, y = run(config, tokens, _start(own, config, x))
     return {"out/y": y, "out/M": _turned(own, last.M), **seconds}, None
+
+
+def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, dict[str, Array]]:
+    """Keys and queries of each value head, h of them those of key head h mod H (DPLRCASE-26)."""
+    wide = dict(x)
+    for name in ("in/k", "in/q", members.WRITTEN) if own.groups > 1 else ():
+        if name in x:
+            *lead, heads, rows, d = x[name].shape
+            each = ops.expand_dims(x[name], -4)
+            each = ops.broadcast_to(each, (*lead, own.groups, heads, rows, d))
+            wide[name] = ops.reshape(each, (*lead, own.groups * heads, rows, d))
+    return own.replaced(groups=1), wide
 
 
 def _normed(own: Parameters, name: str, x: Array) -> Array:
@@ -174,6 +191,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
+    if own.group_order != "blocks" and (own.groups == 1 or inputs["in/k"].shape[-3] == 1):
+        reasons["parameters.group_order"] = "all value heads have one key head, or each its own"
     if own.log_chunk is not None and not set(formulas.GATES) & inputs.keys():
         reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
@@ -193,6 +212,13 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
             f"form: {form} computes no momentum, which member {own.member} has; use sequential"
         )
     forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
+
+
+def _undeclared(case: Any) -> list[dict[str, Any]]:
+    """Chunks over which a program may cumulate logs of the case's gates (DPLRCASE-23)."""
+    own = parameters.parsed(case.header)
+    given = set(formulas.GATES) & case.inputs.keys()
+    return [{"log_chunk": n} for n in CHUNKS] if given and own.log_chunk is None else []
 
 
 def _features(case: Any) -> set[str]:
@@ -216,6 +242,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
+    states=tensors.states,
     has_axes=False,
     instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
@@ -230,6 +257,7 @@ SUBJECT = Subject(
         measured=True,
         states=STATE,
         state_dtype=lambda header: parameters.parsed(header).state_dtype,
+        undeclared=_undeclared,
         features=_features,
         drawing=DRAWING,
         check_form=_check_form,

@@ -40,6 +40,7 @@ def subject(rule: Rule) -> Subject:
         evaluate=_evaluate,
         plain=_plain,
         draw=memory_inputs.draw,
+        states=memory_inputs.states,
         rule=rule,
         has_newton_schulz=rule.has_newton_schulz,
         has_feature_map=rule.has_window,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.conventions import Convention, resolve
+from atlas_ref.oracle.drawing import leading, starts
 from atlas_ref.parts import gates, window
 from atlas_ref.rules import FAMILY, Rule
 from atlas_ref.types import Array
 
 
 def _leading(request: Any) -> tuple[int, ...]:
-    return (request.batch, request.heads) if request.level == "token" else (request.heads,)
+    return (request.batch, request.heads) if request.level == "token" else leading(request)
 
 
 def draw(
@@ -30,15 +32,27 @@ def draw(
     tensors = inputs(rule, request, header, convention, generator)
     if rule.has_error and convention.reference == "surrogate":
         tensors["in/param/W_surrogate"] = _surrogate(request, generator)
-    tensors |= _states(request, convention, generator, d_phi, momentum=rule.has_momentum)
+    first = _states(request, convention, generator, d_phi, momentum=rule.has_momentum)
+    tensors |= first if request.state else {}
     if request.history:
         tensors |= _history(request, header, convention, generator)
     steps = np.arange(request.tokens)
     if request.pulse > 1:
         tensors["in/active"] = (steps % request.pulse == 0).astype(np.uint8)
-    if request.reset:
-        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        tensors["in/reset"] = first
     return tensors, (*_leading(request), request.tokens, request.d_out)
+
+
+def states(
+    request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
+) -> dict[str, Array]:
+    """Cotangents of the last states, whose shapes are those of the first (CASE-39)."""
+    return {
+        f"in/{name[3]}_bar": generator.standard_normal(inputs[name].shape)
+        for name in ("in/M0", "in/S0")
+        if name in inputs
+    }
 
 
 def _keys(request: Any, draw: Any, rows: int) -> Array:

@@ -131,6 +131,7 @@ class Searched(NamedTuple):
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
         named: name of a mistake -> the words that follow on "as if".
         word: what stands before the name of a mistake beside those of other subjects (VEC-16).
+        narrow: (departure) -> whether it sums in a narrower format than the case's (DEEPCASE-15).
     """
 
     settings: Callable[..., list[Any]]
@@ -140,6 +141,7 @@ class Searched(NamedTuple):
     keeps: Callable[[Any, Any], bool]
     named: Mapping[str, str]
     word: str
+    narrow: Callable[[Any], bool] = lambda departure: False
 
 
 class Preset(NamedTuple):
@@ -196,6 +198,8 @@ class Own(NamedTuple):
         has_convention: whether the header has a convention all the same.
         states: names of results that are the state of a memory (TOL-8); None without one.
         state_dtype: (header) -> the format that a case declares for its state (TOL-8), None for none.
+        undeclared: (case) -> parameters that a case may state of a correct program, which widen
+            tolerances alone, the widest last.
         features: (case) -> names of features that it has beside gradients (SRC-21).
         weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
         tolerance_of: (header) -> another such error and clause for this case; None for the same.
@@ -209,6 +213,7 @@ class Own(NamedTuple):
         presets: settings of new cases by a name.
         drawing: what a sweep draws of it; None where it draws no case.
         calls: how a call of it is cut; None where that is not done.
+        continued: (case) -> parameters that another call after this one needs otherwise (CASE-13).
     """
 
     check_header: Callable[[Any], None]
@@ -229,6 +234,7 @@ class Own(NamedTuple):
     has_convention: bool = False
     states: re.Pattern[str] | None = None
     state_dtype: Callable[[Any], str | None] = lambda header: None
+    undeclared: Callable[[Any], list[dict[str, Any]]] = lambda case: []
     features: Callable[[Any], set[str]] = lambda case: set()
     weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
     tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
@@ -241,6 +247,7 @@ class Own(NamedTuple):
     presets: Mapping[str, Preset] = {}
     drawing: Drawing | None = None
     calls: Calls | None = None
+    continued: Callable[[Any], Mapping[str, Any]] = lambda case: {}
 
 
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:
@@ -262,6 +269,8 @@ class Subject(NamedTuple):
             its own.
         legal: tensors of a case, from (header, convention in force, names present).
         draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
+        states: (request, header, inputs, generator) -> first states that `draw` leaves out, and
+            cotangents of the last; None where there is no state.
         rule: the rule, where the subject is a memory.
         argument: the only input of a subject without tokens; "" for a sequence.
         tensors: of a subject without tokens, beside those of its feature map.
@@ -288,6 +297,7 @@ class Subject(NamedTuple):
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
     legal: Callable[[Any, Any, set[str]], Legal] = _no_table
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
+    states: Callable[[Any, Any, Mapping[str, Array], Any], dict[str, Array]] | None = None
     rule: Rule | None = None
     argument: str = ""
     tensors: Mapping[str, Tensor] = {}

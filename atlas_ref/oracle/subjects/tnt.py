@@ -219,6 +219,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=tnt_inputs.draw,
+    states=tnt_inputs.states,
     has_axes=False,
     has_newton_schulz=True,
     own=Own(

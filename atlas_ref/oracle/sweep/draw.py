@@ -73,6 +73,9 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
         CaseError: a rule that cannot be swept, a name that is not drawn, or no value.
     """
     if rule not in SWEPT:
+        subject = SUBJECTS.get(rule)
+        if subject is not None and subject.is_memory:
+            raise CaseError(f"sweep: rule {rule}: is not swept; {subject.instead}")
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")
     of = drawing(rule)
     names = (
@@ -115,7 +118,7 @@ def drawn(rule: str, seed: int, number: int, choices: Space) -> Drawn:
         request, regime = _request(rule, draw, choices, long=is_long(rule, number, choices))
         try:
             fields = without(request, *of.of_tensors)
-            case = new(Request(**fields), name=f"{rule}-{seed}-{number}")
+            case = new(Request(**fields, draw=1), name=f"{rule}-{seed}-{number}")
             return Drawn(request, regime, _changed(case, request, regime, draw))
         except (CaseError, ValidationError) as error:
             reason = str(error) if isinstance(error, CaseError) else first_problem(error)

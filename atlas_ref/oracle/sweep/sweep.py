@@ -64,6 +64,7 @@ class Sweep(NamedTuple):
         counts: cases by verdict.
         nearest: of the cases that pass, the one with the largest error over its tolerance.
         skipped: cases by the feature for which they were skipped.
+        refused: cases by the reason for which the implementation did not answer (SWEEP-18).
     """
 
     rule: str
@@ -73,6 +74,7 @@ class Sweep(NamedTuple):
     failures: list[Failure]
     nearest: Line | None
     skipped: dict[str, int]
+    refused: dict[str, int]
 
     @property
     def exit_code(self) -> int:
@@ -268,4 +270,15 @@ def _summed(
         failures,
         near,
         dict(Counter(name for line in lines for name in line.get("skipped", ()))),
+        _reasons(lines),
     )
+
+
+def _reasons(lines: list[Line]) -> dict[str, int]:
+    """Reasons for which cases were not answered, the most frequent first (SWEEP-18)."""
+    counts = Counter(
+        line["row"]["why"]
+        for line in lines
+        if line["verdict"] == "NOT SUPPORTED" and not line.get("skipped")
+    )
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.drawing import leading, starts
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import loop, parameters, tensors
@@ -34,12 +36,11 @@ def draw(
     """
     if request.pulse > 1:
         raise ValueError("pulse: every token of a TNT writes")
-    s, lead = settings_of(_Headed(header)), (request.heads,)
+    s, lead = settings_of(_Headed(header)), leading(request)
     first = _first(request, s, generator, lead)
     found = {**_tokens(request, s, generator, request.tokens, lead), **first}
-    if request.reset:
-        steps = np.arange(request.tokens)
-        found["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if (resets := starts(request)) is not None:
+        found["in/reset"] = resets
     if request.history:
         before = {**_tokens(request, s, generator, request.history, lead), **first}
         plainly = Rounding(PLAIN, _same, _same, None)
@@ -50,6 +51,16 @@ def draw(
             if name.startswith("out/state/")
         }
     return found, (*lead, request.tokens, request.d_out)
+
+
+def states(
+    request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
+) -> dict[str, Array]:
+    """Cotangents of what every memory leaves (TNTCASE-8)."""
+    allowed, _ = tensors.table(settings_of(_Headed(header)), inputs)
+    shape = (*leading(request), request.d_out, request.d_in)
+    bars = [name for name in allowed if name.startswith(tensors.BAR)]
+    return {name: generator.standard_normal(shape) for name in bars}
 
 
 def _same(x: Array) -> Array:
@@ -98,7 +109,9 @@ def _first(request: Any, s: Settings, generator: Any, lead: tuple[int, ...]) -> 
             if f"in/{m.name}/{name}" in allowed:
                 own = tuple(sizes[axis] for axis in axes.split())
                 front = lead if m.is_global else ()  # W_init is one for all rows
-                found[f"in/{m.name}/{name}"] = 0.3 * generator.standard_normal((*front, *own))
+                drawn = 0.3 * generator.standard_normal((*front, *own))
+                if request.state or allowed[f"in/{m.name}/{name}"].need == "yes":
+                    found[f"in/{m.name}/{name}"] = drawn
     return found
 
 

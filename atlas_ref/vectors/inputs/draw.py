@@ -77,7 +77,7 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     if history:
         request["history"] = (request["parameters"] if parametrised else request)["window"] - 1
     name = f"{target.name}-{topic.name}"
-    case = new(Request(**request, cotangent=topic.grad), name=name)
+    case = new(Request(**request, cotangent=topic.grad, draw=1), name=name)
     header = case.header.plain()
     inputs = {key: _values(seed, key, value, convention) for key, value in case.inputs.items()}
     if parametrised:

@@ -56,7 +56,7 @@ def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
             x[name] = x[name] / ops.sqrt(square + own.norm_eps)
 
     def wide(z: Array) -> Array:
-        heads = np.arange(x["in/v"].shape[-3]) // own.groups if own.groups > 1 else None
+        heads = own.key_heads(x["in/v"].shape[-3]) if own.groups > 1 else None
         return z if heads is None else ops.index(z, (..., heads, slice(None), slice(None)))
 
     v, T = x["in/v"], x["in/q"].shape[-2]

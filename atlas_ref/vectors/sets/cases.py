@@ -36,13 +36,35 @@ def selected(
     for target in targets:
         if target not in known:
             what = ", ".join(f"set {name!r}" for name in names)
-            raise CaseError(f"{what}: {no_such('target', target, known)}")
+            parts = _members(target, known)
+            why = (
+                f"target {target!r} is not one; its members are {', '.join(parts)}"
+                if parts
+                else no_such("target", target, known)
+            )
+            raise CaseError(f"{what}: {why}")
     return [
         path
         for name in names
         for part in ([False, True] if large else [False])
         for path in paths(name, large=part, targets=targets)
     ]
+
+
+def _members(target: str, known: Iterable[str]) -> list[str]:
+    """Targets of one word more: dplr-kda of dplr."""
+    return [each for each in known if each.startswith(f"{target}-")]
+
+
+def about_members(names: Sequence[str], targets: Sequence[str]) -> str:
+    """Which targets the members of these have, "" where none has some that is not taken (VEC-14)."""
+    known = [target for name in names for target in rules(name)]
+    words = []
+    for target in targets:
+        parts = [each for each in dict.fromkeys(_members(target, known)) if each not in targets]
+        if parts:
+            words.append(f"members of {target}, each a target: {', '.join(parts)}")
+    return "; ".join(words)
 
 
 def rules(name: str) -> dict[str, str]:

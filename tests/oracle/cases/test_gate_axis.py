@@ -22,7 +22,9 @@ READINGS = (
 
 def square(rule="delta", **request):
     """Header without gate_axis, and inputs, of a square memory whose gates have an axis of d_out."""
-    case = new(Request(rule=rule, tokens=5, d_in=3, d_out=3, per_dimension_gates=True, **request))
+    case = new(
+        Request(rule=rule, draw=1, tokens=5, d_in=3, d_out=3, per_dimension_gates=True, **request)
+    )
     header = case.header.plain()
     assert header.pop("gate_axis") == "d_out"
     return header, dict(case.inputs)

@@ -44,7 +44,7 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
     ran = cli("eval", case, "-o", out, "--grad", "--json")
     assert (ran.code, ran.json["not_finite"]) == (0, [])
     loaded = atlas_ref.load(case)
-    masks = {"in/active", "in/reset", "in/y_bar"}
+    masks = {"in/active", "in/reset", "in/y_bar", "in/M_bar", "in/S_bar"}
     assert {name for name in ran.json["tensors"] if name.startswith("grad/")} == {
         name.replace("in/", "grad/", 1) for name in loaded.inputs.keys() - masks
     }
@@ -215,7 +215,9 @@ def test_initial_states_are_neither_zero_nor_symmetric():
 @pytest.mark.parametrize(
     ("fields", "idle"),
     [
-        ({"rule": "delta", "batch": 3}, ["batch"]),
+        ({"rule": "newton_schulz", "batch": 3}, ["batch"]),
+        ({"rule": "feature_map", "packed": True, "state": False}, ["packed", "state"]),
+        ({"rule": "delta", "batch": 3, "packed": True, "state": False}, []),
         ({"rule": "delta", "features": 5, "d_model": 7}, ["d_model", "features"]),
         ({"rule": "newton_schulz", "tokens": 5}, ["tokens"]),
         ({"rule": "feature_map", "d_out": 5, "reset": 3}, ["d_out", "reset"]),

@@ -16,9 +16,12 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.identify.readings.judge import Judge
+from atlas_ref.oracle.identify.readings.nodes import observed
+from atlas_ref.oracle.registry import SUBJECTS
 from tests.support import deep_cases
 from tests.support.remembered import remembered
 
@@ -248,6 +251,18 @@ def test_tensors_and_precisions_that_a_program_exchanges_are_named(
     mine = {name: np.asarray(x) for name, x in results.items() if result(name)}
     answer = identify(case, mine)
     assert words in [departed.words for departed in answer.departures], answer.why
+
+
+@pytest.mark.clause("DEEPCASE-15")
+def test_a_precision_is_known_in_whatever_order_its_sums_are() -> None:
+    """Orders differ by a unit of float32, as far as float32 is from float64: a library has one."""
+    case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
+    (each,) = [one for one in listed.mistakes(case) if one.narrow]
+    for way in MEMBERS:
+        results = reading.run(case, converted(case, "float64"), Rounding(way), chosen=[each])
+        seen = observed(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
+        judge = Judge(case, seen, SUBJECTS["deep_memory"].own.searched)
+        assert judge.distance([each])[0] < 1e-12 < 1e-9 < judge.distance([])[0], way.name
 
 
 @pytest.mark.clause("DEEPCASE-14", "IDENT-6")

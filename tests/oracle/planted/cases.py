@@ -49,7 +49,7 @@ TINY = 2.0**-22
 
 def case_of(name: str) -> Case:
     """One of `REQUESTS`, with dyadic inputs."""
-    made = new(Request(heads=2, seed=5, cotangent=True, **REQUESTS[name]), name=name)
+    made = new(Request(draw=1, heads=2, seed=5, cotangent=True, **REQUESTS[name]), name=name)
     draw = np.random.Generator(np.random.Philox(17))
     inputs: dict[str, Any] = {}
     for key, value in made.inputs.items():

@@ -75,7 +75,7 @@ def case_of(seed: int) -> Case:
     """A random case as `new` makes it, with inputs that bfloat16 holds."""
     return rounded(
         new(
-            Request(rule="omega", tokens=16, d_in=8, d_out=8, heads=1, window=4, seed=seed),
+            Request(rule="omega", draw=1, tokens=16, d_in=8, d_out=8, heads=1, window=4, seed=seed),
             name=f"seed {seed}",
         ),
         FORMAT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, assert_close
+from tests.support.dplr_cases import of_case
 from tests.support.replayed import assert_first_wrong, assert_listed
 from tests.truth import dplr_trace as literal
 
@@ -26,7 +26,7 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
     start = fields.pop("start", True)
     sizes = {"tokens": 5, "d_in": 3, "d_out": 3, "heads": 2, "seed": 5, "cotangent": True}
     sizes |= {"pulse": 2, "reset": 3} if events else {}
-    case = new(Request(rule="dplr", parameters=chosen, **sizes | fields))
+    case = new(Request(rule="dplr", draw=1, parameters=chosen, **sizes | fields))
     x = dict(case.inputs)
     if events:
         x["in/active"] = np.array([1, 1, 0, 1, 1], np.uint8)
@@ -74,6 +74,7 @@ CASES = {
     "values": by_value("delta", d_out=4),
     "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
+    "robin": made("precond_kda", parameters={"groups": 2, "group_order": "round_robin"}),
     "squares": made("precond_kda", parameters={"groups": 2, **KEYS}),
     "momentum": made("momentum_delta", parameters={"groups": 2, **KEYS}, logs=True, d_out=2),
     "turned": made(
@@ -84,24 +85,8 @@ CASES = {
     "normalised": made("linear_attn_normalized", parameters={"groups": 2, "steps": 2, **KEYS}),
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
-MEMORIES = ("M0", "M_bar", "S0", "S_bar")
 NUDGED = ("rule", "product", "normalised", "momentum")
 OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
-
-
-def of_case(case: Any) -> tuple[dict[str, Any], Any]:
-    """Inputs by their bare names with memories (d_out, d_in), and settings in force."""
-    own = parameters.parsed(case.header)
-    x = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
-    if own.state_layout == "(d_in, d_out)":
-        x |= {name: x[name].swapaxes(-1, -2) for name in MEMORIES if name in x}
-    settings = types.SimpleNamespace(
-        erase=own.of.erase, order=own.order, steps=own.steps, groups=own.groups,
-        scale=1.0 if own.scale == 1 else x["k"].shape[-1] ** -0.5, eps=own.norm_eps,
-        k_norm=own.norm("in/k"), q_norm=own.norm("in/q"), by_head=own.of.gated == "heads",
-        second=own.of.second,
-    )  # fmt: skip
-    return x, settings
 
 
 def turned(case: Any, op: str, value: Any) -> Any:

@@ -23,7 +23,9 @@ from tests.truth import gate_formula_loops
 def made(member: str, **chosen: Any) -> Any:
     """A case of two key heads, with silent tokens, a reset and a first memory."""
     sizes = {"tokens": 5, "d_in": 3, "d_out": 3, "heads": 2, "seed": 5, "cotangent": True}
-    case = new(Request(rule="dplr", parameters={"member": member, **chosen}, reset=3, **sizes))
+    case = new(
+        Request(rule="dplr", draw=1, parameters={"member": member, **chosen}, reset=3, **sizes)
+    )
     draw = np.random.default_rng(6)
     shape = (*case.inputs["in/v"].shape[:-2], 3, 3)
     first = {name: draw.standard_normal(shape) for name in ("in/M0", "in/M_bar")}

@@ -1,4 +1,4 @@
-"""The search for the nearest convention: once for each rule of a run."""
+"""The search for the nearest convention: at most twice for each rule of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 import atlas_ref
+from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report import nearest
+from atlas_ref.oracle.report.nearest import Nearest
+from atlas_ref.oracle.report.report import Run
+from atlas_ref.oracle.report.shorter import tokens_of
+from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.family.test_departures import case_of
 from tests.support.casefiles import written
 
@@ -51,3 +59,75 @@ def test_a_run_searches_once_for_each_rule_that_fails(cli, tmp_path, monkeypatch
     assert found["2 not finite"] == ""
     cli("check", tmp_path, "--no-nearest")
     assert searched == ["3", "4"]
+
+
+def forgetful(name):
+    """A source of gated delta that has no tensor of this name, and the cases that it was asked."""
+    asked = []
+
+    def source(case):
+        asked.append(tokens_of(case))
+        inputs = {each: x for each, x in case.inputs.items() if each != name}
+        return Answer(dict(evaluate(case.replaced(inputs=inputs)).tensors))
+
+    return source, asked
+
+
+def delta(name, tokens, **fields):
+    request = Request(rule="dplr", tokens=tokens, parameters={"member": "delta"}, seed=3, **fields)
+    case = new(request, name=name)
+    M0 = np.random.default_rng(1).standard_normal((*case.inputs["in/v"].shape[:-2], 2, 3))
+    return case.replaced(inputs={**case.inputs, "in/M0": M0})
+
+
+SIZES = {"d_in": 3, "d_out": 2, "heads": 1}
+
+
+@pytest.mark.clause("SRC-23")
+def test_the_smallest_case_is_searched_and_then_the_most_special_one():
+    small, other, special = (
+        delta("small", 4, **SIZES),
+        delta("other", 5, **SIZES),
+        delta("special", 6, reset=3, **SIZES),
+    )
+    source, _ = forgetful("in/reset")
+    draw = np.random.default_rng(2)
+    run = Run()
+    for case in (other, special, small):
+        y = evaluate(case).tensors["out/y"]
+        noise = {"out/y": y + draw.standard_normal(y.shape)}
+        run.add(checked(case, source=source if case is special else lambda _, y=noise: Answer(y)))
+    found = {each.case: each.nearest for each in run.report().failures}
+    assert found["special"] == "as if in/reset was absent: then this would be right"
+    assert found["other"] == "not searched: special was, of the same rule (atlas-ref identify does)"
+    assert found["small"] == found["other"]
+
+
+@pytest.mark.clause("SRC-27")
+@pytest.mark.parametrize("again", [True, False], ids=["asked again", "a file"])
+def test_a_longer_case_is_searched_by_its_first_tokens(again):
+    case = delta("long", 70, **SIZES)
+    source, asked = forgetful("in/M0")
+    if not again:
+        whole = source(case)
+        asked.clear()
+
+        def source(other):  # a file, which is about the whole case
+            if tokens_of(other) != 70:
+                raise CaseError("other inputs")
+            return whole
+
+    done = checked(case, source=source)
+    words = Nearest().words(done, done.rows)
+    assert words == "as if in/M0 was absent: then this would be right (its first 64 tokens)"
+    assert asked == ([70, 64] if again else [])
+
+
+@pytest.mark.clause("SRC-27")
+def test_a_mistake_behind_the_first_tokens_is_not_searched():
+    case = delta("late", 70, **SIZES)
+    found = evaluate(case).tensors
+    y = np.where(np.arange(70)[:, None] < 66, found["out/y"], 1.0)
+    done = checked(case, source=lambda each: Answer({"out/y": y[..., : tokens_of(each), :]}))
+    words = Nearest().words(done, done.rows)
+    assert words.startswith("not searched: the first 64 of 70 tokens alone are right")

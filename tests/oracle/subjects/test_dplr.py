@@ -30,7 +30,7 @@ def drawn(member=None, **fields):
     parameters = fields.pop("parameters", {})
     chosen = parameters if member is None else {"member": member, **parameters}
     sizes = {"tokens": 5, "cotangent": True, "seed": 3}
-    return new(Request(rule="dplr", parameters=chosen, **sizes | fields))
+    return new(Request(rule="dplr", draw=1, parameters=chosen, **sizes | fields))
 
 
 def changed(case, drop=(), parameters=None, **tensors):

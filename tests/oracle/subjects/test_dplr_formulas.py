@@ -44,7 +44,9 @@ GATED = [name for name, chosen in FORMULAS.items() if "gate_formula" in chosen]
 def drawn(name: str, member: str = "kda", *, channels: bool = True, **fields: Any) -> Any:
     """A case with 2 heads, 5 tokens, 4 channels, 3 values."""
     sizes = {"tokens": 5, "cotangent": True, "seed": 3, **fields}
-    case = new(Request(rule="dplr", parameters={"member": member, **FORMULAS[name]}, **sizes))
+    case = new(
+        Request(rule="dplr", draw=1, parameters={"member": member, **FORMULAS[name]}, **sizes)
+    )
     return case if channels else of_tokens(case)
 
 
@@ -287,7 +289,7 @@ def test_a_declaration_without_its_formula_is_refused(
     parameters: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(atlas_ref.CaseError, match=f"parameters.{message}"):
-        new(Request(rule="dplr", parameters={"member": "kda", **parameters}))
+        new(Request(rule="dplr", draw=1, parameters={"member": "kda", **parameters}))
 
 
 @pytest.mark.clause("DPLRCASE-16", "DPLR-7")

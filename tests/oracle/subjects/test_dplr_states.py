@@ -17,7 +17,9 @@ from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import tolerances
+from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.sources.answers import Answer
 from tests.support.close import ANALYTIC, EXACT, assert_close
 
@@ -30,7 +32,7 @@ SIZES = {"tokens": T, "d_in": 6, "d_out": 5, "heads": 2, "seed": 5}
 
 def drawn(**parameters: Any) -> Case:
     """A case of KDA in float32 with a first memory of numbers of bfloat16."""
-    case = new(Request(rule="dplr", parameters={"member": "kda", **parameters}, **SIZES))
+    case = new(Request(rule="dplr", draw=1, parameters={"member": "kda", **parameters}, **SIZES))
     M = np.random.default_rng(3).standard_normal((2, 5, 6)).astype(ml_dtypes.bfloat16)
     return stored(case.replaced(inputs={**case.inputs, "in/M0": M.astype(np.float64)}), "float32")
 
@@ -69,6 +71,31 @@ def test_a_kernel_that_keeps_its_state_as_declared_passes_and_fails_undeclared(
     assert set(verdicts(declared, results).values()) == {"PASS"}
     assert verdicts(plain, results)["out/M"] == "WRONG"
     assert set(verdicts(plain, kernel(plain, np.float32, 1)).values()) == {"PASS"}
+
+
+@pytest.mark.clause("DPLRCASE-24")
+@pytest.mark.parametrize(("kept", "every"), [("bfloat16", 1), ("float16", 1), ("bfloat16", 16)])
+def test_a_state_in_a_narrow_format_is_named(kept: str, every: int) -> None:
+    case = drawn()
+    results = kernel(case, KINDS[kept], every)
+    done = checked(case, source=lambda _: Answer(results))
+    assert {row.tensor: row.verdict for row in done.rows}["out/M"] == "WRONG"
+    assert Nearest().words(done, done.rows) == f"passes with --state-dtype {kept}"
+
+
+@pytest.mark.clause("DPLRCASE-24")
+def test_an_error_of_the_size_of_a_format_is_not_named_after_it() -> None:
+    """Nor is a mistake of a kernel that rounds as well."""
+    case = drawn()
+    near = {name: x * np.float32(1.001) for name, x in kernel(case, np.float32, 1).items()}
+    late = case.replaced(inputs={**case.inputs, "in/beta": np.roll(case.inputs["in/beta"], 1, 1)})
+    for results in (near, kernel(late, ml_dtypes.bfloat16, 1)):
+        done = checked(case, source=lambda _, given=results: Answer(given))
+        assert "state" not in Nearest().words(done, done.rows)
+    stated = checked(
+        case, source=lambda _: Answer(kernel(case, np.float16, 1)), state_dtype="float32"
+    )
+    assert "state" not in Nearest().words(stated, stated.rows)
 
 
 def test_a_kernel_that_rounds_more_often_than_declared_is_wrong_in_its_reads() -> None:
@@ -219,7 +246,7 @@ def with_second(case: Case, kept: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("member", ["momentum_delta", "precond_kda", "linear_attn_normalized"])
 def test_a_second_state_in_a_narrow_format_passes_where_it_is_declared(member: str) -> None:
     def case(**declared: Any) -> Case:
-        request = Request(rule="dplr", parameters={"member": member, **declared}, **SIZES)
+        request = Request(rule="dplr", draw=1, parameters={"member": member, **declared}, **SIZES)
         return stored(new(request), "float32")
 
     declared, plain = case(state_dtype="bfloat16"), case()

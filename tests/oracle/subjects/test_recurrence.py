@@ -48,7 +48,7 @@ EVERY = pytest.mark.parametrize("member", MEMBERS)
 def drawn(member, parameters=None, **fields):
     chosen = {"member": member, **(CHOSEN.get(member, {}) if parameters is None else parameters)}
     sizes = {"tokens": 6, "cotangent": True, "seed": 3, "pulse": 2, "reset": 3}
-    return new(Request(rule="recurrence", parameters=chosen, **sizes | fields))
+    return new(Request(rule="recurrence", draw=1, parameters=chosen, **sizes | fields))
 
 
 def with_state(case):
@@ -332,3 +332,45 @@ def test_a_drawn_case_is_the_same_for_the_same_seed_and_does_not_grow(member):
     for name, value in one.inputs.items():
         assert_close(name, value, two.inputs[name], ROUNDED)
     assert np.abs(evaluate(one).tensors["out/y"]).max() < 10.0
+
+
+@pytest.mark.clause("RECUR-13", "CASE-13")
+@pytest.mark.parametrize("member", list(MEMBERS))
+def test_what_one_call_returns_is_where_the_next_begins(member):
+    own = {"log_linear": {"position": 3, "groups": 2}, "ttt_linear": {"mini_batch": 2}}
+    pulse = 1 if member == "ttt_linear" else 2
+    case = drawn(member, own.get(member, {}), tokens=9, pulse=pulse, reset=0, cotangent=False)
+    case = with_state(case)
+    whole = evaluate(case).tensors
+    bars = {name for name in case.inputs if name.endswith("_bar")}
+    first, second = {}, {}
+    for name, value in case.inputs.items():
+        if name in bars:
+            continue
+        wide = value.ndim > 2 or name in ("in/gain", "in/shift", "in/ridge")
+        axis = -2 if wide and value.ndim > 1 else -1
+        tokens = value.shape[axis] == 9 and not name.endswith("0")
+        first[name] = value.take(range(4), axis) if tokens else value
+        if not name.endswith("0"):
+            second[name] = value.take(range(4, 9), axis) if tokens else value
+    begun = evaluate(make(case.header.plain(), first))
+    second |= {f"in/{name}0": begun.tensors[f"out/{name}"] for name in MEMBERS[member].states}
+    ended = evaluate(make(dict(begun.header), second))
+    y = np.concatenate([each.tensors["out/y"] for each in (begun, ended)], axis=-2)
+    assert np.array_equal(y, whole["out/y"])
+    for name in MEMBERS[member].states:
+        assert np.array_equal(ended.tensors[f"out/{name}"], whole[f"out/{name}"])
+    if member != "log_linear":
+        assert begun.header == case.header.plain()
+        return
+    positions = [each.header["parameters"]["position"] for each in (begun, ended)]
+    assert positions == [3 + 2, 3 + 4]  # every second token is active
+    with pytest.raises(atlas_ref.CaseError, match=r"in/M0: level \d must be 0"):
+        make(case.header.plain(), second)
+
+
+@pytest.mark.clause("RECUR-13")
+def test_a_reset_goes_back_to_the_position_that_the_call_began_with():
+    case = with_state(drawn("log_linear", {"position": 3}, tokens=9, pulse=1, reset=4))
+    after = evaluate(case).header["parameters"]
+    assert after == {**case.header.plain()["parameters"], "position": 3 + 1}  # token 8 starts one

@@ -82,7 +82,10 @@ def test_raw_numbers_are_far_out_at_the_edges() -> None:
     ("fixed", "words"),
     [
         ({"member": ("delta",), "gate_formula": ("softplus",)}, "delta has no gate that is given"),
-        ({"gate_formula": ("softplus",), "gate": ("log_token",)}, "gate: log_token, but gate_form"),
+        (
+            {"member": ("kda",), "gate_formula": ("softplus",), "gate": ("log_token",)},
+            "gate: log_token, but gate_form",
+        ),
         ({"member": ("kda",), "gate_formula": ("bounded",)}, "gate_lower_bound: missing"),
         ({"gate_formule": ("bounded",)}, "'gate_formule' is not drawn; tokens, .*gate_formula, "),
     ],

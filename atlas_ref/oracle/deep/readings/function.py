@@ -164,6 +164,7 @@ FUNCTION: tuple[Reading, ...] = (
         "norm in float32",
         "layer norms were computed in float32",
         made_in=lambda at: with_norm(at) and at.inputs["in/k"].dtype == np.float64,
+        narrow=True,
         function={"standardised": _in_float32},
     ),
     Reading(

@@ -77,6 +77,7 @@ class Reading(NamedTuple):
         before: the same setting with the value of the case.
         made_in: whether it can be made in a case.
         grad: it is in the backward pass, so that gradients alone show it.
+        narrow: it sums in a narrower format than the case's, where orders of a sum are apart.
         settings, inputs: what they are changed into, both from the settings of the case.
         function: parts of the memory function in place of its own, by name of `Function`.
         ops: op, or the beginning of its name -> (the op's function, its arguments) -> value.
@@ -89,6 +90,7 @@ class Reading(NamedTuple):
     before: Mapping[str, Any] = {}
     made_in: Callable[[Seen], bool] = always
     grad: bool = False
+    narrow: bool = False
     settings: Callable[[Settings], Settings] | None = None
     inputs: Callable[[Inputs, Settings], Inputs] | None = None
     function: Mapping[str, Any] = {}

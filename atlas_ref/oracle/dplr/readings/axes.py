@@ -14,6 +14,9 @@ from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
 #: Values of eps in the norm of a key or query, those of public code among them.
 EPS = (1e-15, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
+#: Orders of value heads in groups.
+ORDERS = Parameters.model_fields["group_order"].annotation
+
 LAYOUTS = ("(d_out, d_in)", "(d_in, d_out)")
 
 
@@ -59,8 +62,15 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
         yield from ({name: value} for value in ("none", "l2"))
     if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")) and not at.own.of.floor:
         yield from ({"norm_eps": value} for value in EPS)
+    if _shared(at):
+        yield from ({"group_order": value} for value in get_args(ORDERS))
     if at.square or "in/M0" not in at.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
+
+
+def _shared(at: Seen) -> bool:
+    """Whether value heads share several key heads, so that their order matters (DPLRCASE-26)."""
+    return bool(at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1)
 
 
 def _members(at: Seen) -> Iterator[dict[str, Any]]:
@@ -85,4 +95,5 @@ def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     order = own.order if given and gate else None
     eps = (of.floor or own.norm_eps) if "l2" in norms else None
     made = of_formulas.function(own, at)
-    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made)
+    heads = own.group_order if _shared(at) else ""
+    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made, heads)

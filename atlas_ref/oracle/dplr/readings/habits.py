@@ -240,7 +240,8 @@ PRECOND = "in/beta_precond"
 
 
 def _of_heads(at: Seen) -> Iterator[Reading]:
-    if at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1:
+    shared = at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1
+    if shared and at.own.group_order == "blocks":  # the other order is a setting (DPLRCASE-26)
         words = "value heads took key heads round robin"
         yield _mistake("round robin", words, round_robin=True)
 

@@ -66,9 +66,15 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     yield from _members(case, own, given)
     for key, label in (("groups", "V"), ("steps", "R")):
         count = getattr(own, key)
-        for fewer_each in smaller(count):
-            places = [i for i in range(_size(case, label)) if i % count < fewer_each]
-            yield _cut(case, {label: places}, **{key: fewer_each})
+        if count == 1:  # there may be no axis of heads at all
+            continue
+        apart = key == "groups" and own.group_order == "round_robin"
+        size = _size(case, label)
+        turns = [i // (size // count) if apart else i % count for i in range(size)]
+        prefixes = [range(fewer_each) for fewer_each in smaller(count)]
+        for kept in [*prefixes, *(range(i, i + 1) for i in range(1, count))]:
+            places = [i for i in range(size) if turns[i] in kept]
+            yield _cut(case, {label: places}, **{key: len(kept)})
     for key in given:
         if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
             yield _without(case, key)
@@ -100,15 +106,16 @@ def optional(case: Any) -> Iterator[Candidate]:
 
 
 def heads(case: Any) -> Iterator[Candidate]:
-    """One key head with its value heads; no such axis where there is one head."""
-    if len(case.inputs["in/v"].shape) < 3:
-        return
-    for keep in fewer(_size(case, "H")):
-        yield _cut(case, {"H": keep})
-    if len(case.inputs["in/v"]) == 1:
-        axes = _axes(parsed(case.header), case.inputs)
+    """One row of a batch, one key head with its value heads; no such axis where there is one."""
+    axes = _axes(parsed(case.header), case.inputs)
+    lead = axes["in/v"][:-2]
+    for label in (*lead[:-1], "H") if lead else ():
+        for keep in fewer(_size(case, label)):
+            yield _cut(case, {label: keep})
+    if lead and len(case.inputs["in/v"]) == 1:
+        first = {"V", "H"} if lead[0] == "V" else {lead[0]}
         found = {
-            name: x[0] if {"V", "H"} & set(axes[name][:1]) else x for name, x in case.inputs.items()
+            name: x[0] if first & set(axes[name][:1]) else x for name, x in case.inputs.items()
         }
         yield Candidate(case.header.plain(), found)
 
@@ -179,8 +186,10 @@ def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candida
     if "T" in places:
         places = {**places, "R": [t * own.steps + j for t in places["T"] for j in range(own.steps)]}
     if "H" in places:
-        groups = range(own.groups)
-        places = {**places, "V": [h * own.groups + j for h in places["H"] for j in groups]}
+        groups, heads = range(own.groups), _size(case, "H")
+        blocks = [h * own.groups + j for h in places["H"] for j in groups]
+        robin = [j * heads + h for j in groups for h in places["H"]]
+        places = {**places, "V": blocks if own.group_order == "blocks" else robin}
     axes, found = _axes(own, case.inputs), {}
     for name, x in case.inputs.items():
         for axis, label in enumerate(axes[name]):
@@ -200,7 +209,8 @@ def _size(case: Any, label: str) -> int:
 
 
 def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of every input: V value heads, H key heads, R rows, T tokens, d_in, d_out.
+    """Names of the axes of every input: B0, B1 of a batch, V value heads, H key heads, R rows, T tokens,
+    d_in, d_out.
 
     The shapes that the rule wants are asked for with sizes that no two axes share.
     """
@@ -217,6 +227,7 @@ def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
         channels = (d_in,) if raw.ndim == inputs["in/v"].ndim else ()
         sizes["in/gate_input"] = _Shape((*front, T, *channels))
     labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    labels |= {size: f"B{i}" for i, size in enumerate(lead[:-1])}
     found = {}
     for name, shapes in tensors.shapes(own, sizes).items():
         if name in inputs:

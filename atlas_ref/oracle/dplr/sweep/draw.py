@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.dplr import formulas, parameters, tensors
-from atlas_ref.oracle.dplr.members import LATER, MEMBERS, SECOND, of
+from atlas_ref.oracle.dplr.members import LATER, MEMBERS, POSITIVE, SECOND, Member, of
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
 from atlas_ref.oracle.regimes import ordinary, some
 from atlas_ref.oracle.regimes import repeated as repeated_keys
@@ -19,6 +19,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "d_in": (1, 2, 3, 4, 5, 7, 8),
     "d_out": (1, 2, 3, 4, 5, 7, 8),
     "heads": (1, 2, 3),
+    "batch": (1, 1, 2),
     "member": (None, None, None, *(name for name in MEMBERS if name not in LATER)),
     "steps": (1, 1, 1, 2, 3),
     "groups": (1, 1, 2, 3),
@@ -44,18 +45,27 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 
 #: Names above that are fields of a request, and those that say which tensors a case has.
-OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "pulse", "reset", "dtype")
+OF_REQUEST = ("tokens", "d_in", "d_out", "heads", "batch", "pulse", "reset", "dtype")
 OF_TENSORS = ("gate", "erase", "rates", "bonus", "state", "state_bar")
 OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TENSORS))
 
+#: What the code of a member fixes, and what few kernels have: a case of a member has it in a share of
+#: those in which it is drawn, so that a kernel can answer most cases (SWEEP-17).
+RARE = ("decay", "query_scale", "q_norm", "k_norm", "norm_eps", "steps", "rates", "pulse")
+SHARE = 1 / 16
+
+#: Key of the numbers by which that share is drawn.
+RARE_KEY = 2**32
+
+#: Members whose code has several steps of a token.
+STEPPED = ("gated_delta_product",)
+
 #: Parameters that are drawn where they are fixed alone: they came after the draws.
 LATER_PARAMETERS = ("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula")
+LATER_PARAMETERS += ("group_order",)
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}
-
-#: States that are sums of what is positive.
-POSITIVE = ("in/z0", "in/A0")
 
 #: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
 _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
@@ -76,6 +86,8 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     if member.gated is not True:
         idle.add("gate")
     drawn |= dict.fromkeys(idle - set(choices), "absent")
+    if named:
+        drawn |= _of_code(drawn, choices, member)
     if "rates" not in choices and not _erases(member.erase, drawn["erase"]):
         drawn["rates"] = "row"
     single = drawn["bonus"] != "absent" or (named and (member.bonus or member.second in ("A", "S")))
@@ -92,6 +104,23 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
         if value is not None and (each in choices or value != SPACE[each][0])
     }
     return drawn | {"parameters": own}
+
+
+def _of_code(drawn: Mapping[str, Any], choices: Space, member: Member) -> dict[str, Any]:
+    """Fields of a case of a member that are as its code has them (SWEEP-17).
+
+    They are drawn from the case's seed, so that fixing one name moves no other.
+    """
+    found: dict[str, Any] = {}
+    own = np.random.Generator(np.random.Philox(key=(int(drawn["seed"]) << 64) | RARE_KEY))
+    for name in RARE:
+        other = own.uniform() < SHARE or (name == "steps" and drawn["member"] in STEPPED)
+        if not other and name not in choices:
+            found[name] = SPACE[name][0]
+    if "gate" not in choices and member.gated is True:
+        kind = str(drawn["gate"]).replace("absent", "log_channel")
+        found["gate"] = kind.replace("channel", "token") if member.gate == "head" else kind
+    return found
 
 
 def _erases(kind: str, pair: Any) -> bool:
@@ -130,7 +159,7 @@ def dress(
     if fields["bonus"] != "absent":
         if own.member is not None:
             raise ValueError(f"bonus: {fields['bonus']}, but member {own.member} is as it is")
-        shape = shapes["in/bonus"][-1 if fields["bonus"] == "channel" else 0]
+        shape = shapes["in/bonus"][-1 if fields["bonus"] == "channel" else -2]
         inputs["in/bonus"] = generator.standard_normal(shape)
     for key, names, wanted in (
         ("state", ("in/M0", *SECOND[own.of.second][:1]), fields["state"] != "absent"),

@@ -195,6 +195,7 @@ class Search:
             match,
             preset=best.base if best.base and not best.steps else None,
             own=not best.chosen,
+            whole=self.far[key_of(self.own)][0],
             from_own=best.changes,
             runner_up=runner_up,
             times_worse=times_worse(match, runner_up),

@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings.nodes import Node, redrawn, relative
 from atlas_ref.oracle.judge import ensemble
@@ -51,14 +52,31 @@ class Judge:
     def distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
         """The distance of some readings from the results, the worst tensor's, and its name.
 
-        Values rank; gradients do where there is nothing else (IDENT-3).
+        Values rank; gradients do where there is nothing else (IDENT-3). Of a reading that sums in a
+        narrower format, in the order of its sums that is nearest (DEEPCASE-15).
 
         Args:
             grad: whether gradients do, where there are values too.
         """
         grad = grad or not self.observation.values
+        near = self._apart_from_theirs(self.results(chosen, grad=grad), grad)
+        if not any(self.searched.narrow(each) for each in chosen):
+            return near
+        plain = self._plain(chosen)
+        return min(
+            near,
+            *(
+                self._apart_from_theirs(
+                    ensemble.exact(self.case, grad=grad, plain=plain, way=way), grad
+                )
+                for way in MEMBERS
+                if way != PLAIN
+            ),
+        )
+
+    def _apart_from_theirs(self, ours: Mapping[str, Array], grad: bool) -> tuple[float, str]:
+        """The distance of some results from those under test, and the tensor that is worst."""
         theirs = self.observation.gradients if grad else self.observation.values
-        ours = self.results(chosen, grad=grad)
         worst = (0.0, next(iter(theirs)))
         for name, value in theirs.items():
             worst = max(worst, (relative(ours.get(name), value), name))

@@ -51,6 +51,7 @@ def _trials(case: Case) -> Iterator[Case]:
         for seed in range(SEEDS):
             for history in (0, 1):
                 request = Request(
+                    draw=1,
                     rule=h.rule,
                     tokens=tokens,
                     d_in=k.shape[-1],

@@ -1,6 +1,6 @@
 """The subject recurrence: members of the linear family that rule dplr is not.
 
-Specified in specs/recurrences.md (RECUR-5 to RECUR-8).
+Specified in specs/recurrences.md (RECUR-5 to RECUR-8, RECUR-13).
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
     """The recurrence as a plain loop, which shares no code with its rule (TOL-3)."""
     own = parameters.parsed(case.header)
     return own.of.plain(inputs, own.settings, rounding)
+
+
+def _continued(case: Any) -> Mapping[str, Any]:
+    """Parameters of the call that follows (RECUR-13)."""
+    own = parameters.parsed(case.header)
+    return own.of.continued(case.inputs, own.settings)
 
 
 def _clause(header: Any, name: str) -> str:
@@ -81,6 +87,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
+    states=tensors.states,
     has_axes=False,
     instead="atlas-ref eval, check and tolerance do",
     is_memory=True,
@@ -97,5 +104,6 @@ SUBJECT = Subject(
         features=_features,
         check_form=_check_form,
         forms=("sequential",),
+        continued=_continued,
     ),
 )
