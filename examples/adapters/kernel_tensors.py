@@ -111,7 +111,7 @@ class Conversion(NamedTuple):
             return x
         if self.kernel.parameters["query_scale"] != "1/sqrt(d_in)":
             return x
-        return _wide(x) * math.sqrt(self.full[0] / self.sizes[0])
+        return (_wide(x) * math.sqrt(self.full[0] / self.sizes[0])).astype(x.dtype)
 
     def arguments(self) -> dict[str, Any]:
         """What the kernel is called with, but for its options."""
@@ -169,8 +169,8 @@ class Conversion(NamedTuple):
             return np.broadcast_to(x, (heads, x.shape[-1])).copy()
         if name in OF_HEADS:
             return np.broadcast_to(self._filled(name, x), self._of_heads(name, x)).copy()
-        x = self._scaled(name, x).astype(x.dtype, copy=False)
-        x = self._repeated(name, self._filled(name, self._silenced(name, x)))
+        x = self._filled(name, self._silenced(name, self._scaled(name, x)))
+        x = self._repeated(name, x)
         x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])  # (B, H, T, ...)
         if self.starts:
             x = self._guarded(name, x)

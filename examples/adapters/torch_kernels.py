@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import kernels
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -76,7 +77,9 @@ def tensor(x: Any, device: str = "cpu") -> Any:
 
 
 def array(x: torch.Tensor) -> Array:
-    """An array of a tensor, of bfloat16 in float32."""
-    x = x.detach().cpu()
-    found: Array = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
-    return found
+    """An array of a tensor; of bfloat16 by the type of ml_dtypes, so that it is judged as such."""
+    x = x.detach().cpu().contiguous()
+    if x.dtype == torch.bfloat16:
+        found: Array = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return found
+    return x.numpy()
