@@ -15,6 +15,7 @@ from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.storage import faults
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
@@ -77,10 +78,13 @@ class Nearest:
             answer = identify(case, mine, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
             return ""
+        except Exception as error:  # it would fail again; the verdict stands (SRC-25)
+            self._searched[case.header.rule] = Path(case.name).stem
+            return faults.failed("the search", error)
         if answer.match is None:
-            return ""
+            return "; ".join(answer.failed[:1])
         self._searched[case.header.rule] = Path(case.name).stem
-        return said(case, answer)
+        return "; ".join([said(case, answer), *answer.failed[:1]])
 
 
 def _tokens(case: Case) -> int:
