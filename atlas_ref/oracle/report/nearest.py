@@ -21,6 +21,7 @@ from atlas_ref.oracle.judge.states import kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.first import first_results, first_tokens, tokens_of
+from atlas_ref.storage import faults
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
@@ -151,13 +152,16 @@ class Nearest:
             answer = identify(case, mine, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
             return Looked()
+        except Exception as error:  # it would fail again; the verdict stands (SRC-25)
+            return Looked(faults.failed("the search", error), searched=True)
         if answer.match is None:
-            return Looked()
+            return Looked("; ".join(answer.failed[:1]))
         words = said(case, answer)
         if not words and not values:
             words = GRADIENTS
         named = answer.verdict != "NO MATCH" or bool(answer.departures)
-        return Looked(words, searched=True, named=named)
+        told = "; ".join(each for each in (words, *answer.failed[:1]) if each)
+        return Looked(told, searched=True, named=named)
 
 
 def _shorter(checked: Checked, part: Case) -> Checked:

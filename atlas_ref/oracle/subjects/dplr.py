@@ -179,7 +179,7 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
 
 def clause(header: Any, name: str) -> str:
     """The clause about a result (DPLRCASE-5)."""
-    return "DPLR-10" if name.startswith("grad/") else CLAUSES[name]
+    return "DPLR-10" if name.startswith("grad/") else CLAUSES.get(name, "")
 
 
 def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
