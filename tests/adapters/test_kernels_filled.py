@@ -31,6 +31,7 @@ def case(member: str, changes: Any = None, parameters: Any = None, **request: An
     """A small case with a first memory and cotangents of reads and of the last memory."""
     own = {"member": member, **(parameters or {})}
     sizes = {"tokens": 5, "d_in": 3, "d_out": 2, "heads": 2, "seed": 5, "cotangent": True}
+    sizes["state"] = False
     drawn = new(Request(rule="dplr", parameters=own, **(sizes | request)))
     inputs, draw = dict(drawn.inputs), np.random.default_rng(7)
     v, k = inputs["in/v"], inputs["in/k"]

@@ -29,7 +29,7 @@ NORMED = {"q_norm": "l2", "k_norm": "l2"}
 
 
 def case(own: dict[str, Any], changes: Any = None, **request: Any) -> Any:
-    sizes = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 2, "seed": 5}
+    sizes = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 2, "seed": 5, "state": False}
     drawn = new(Request(rule="dplr", parameters=own, **(sizes | request)))
     inputs = {**drawn.inputs, **(changes or {})}
     kept = {name: value for name, value in inputs.items() if value is not None}
