@@ -133,6 +133,7 @@ class Searched(NamedTuple):
         word: what stands before the name of a mistake beside those of other subjects (VEC-16).
         further: (case) -> mistakes that are tried last, where nothing else explains results; they
             are no mutants (IDENT-17).
+        overflow: (case, results, ours, dtype) -> what overflows just where results are not finite.
     """
 
     settings: Callable[..., list[Any]]
@@ -143,6 +144,7 @@ class Searched(NamedTuple):
     named: Mapping[str, str]
     word: str
     further: Callable[[Any], list[Any]] = lambda case: []
+    overflow: Callable[..., str] = lambda case, results, ours, dtype: ""
 
 
 class Preset(NamedTuple):
