@@ -209,7 +209,7 @@ def _judged(rows: Sequence[Comparison]) -> bool:
 
 
 def _values(rows: Sequence[Comparison]) -> bool:
-    """Whether a value is wrong, not gradients alone."""
+    """Whether a value is wrong, not gradients alone (IDENT-18)."""
     names = _compared(rows)
     return any(row.tensor in names and _fails(row, "out/") for row in rows)
 
