@@ -135,6 +135,7 @@ class Searched(NamedTuple):
         narrow: (departure) -> whether it sums in a narrower format than the case's (DEEPCASE-15).
         further: (case) -> mistakes that are tried last, where nothing else explains results; they
             are no mutants (IDENT-17).
+        overflow: (case, results, ours, dtype) -> what overflows just where results are not finite.
     """
 
     settings: Callable[..., list[Any]]
@@ -146,6 +147,7 @@ class Searched(NamedTuple):
     word: str
     narrow: Callable[[Any], bool] = lambda departure: False
     further: Callable[[Any], list[Any]] = lambda case: []
+    overflow: Callable[..., str] = lambda case, results, ours, dtype: ""
 
 
 class Preset(NamedTuple):
