@@ -233,6 +233,7 @@ SUBJECT = Subject(
         state_dtype=lambda header: parameters.parsed(header).state_dtype,
         features=_features,
         drawing=DRAWING,
+        drawn=("gate", "log"),
         check_form=_check_form,
         searched=Searched(
             settings=listed.settings,
