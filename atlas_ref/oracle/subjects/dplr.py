@@ -260,6 +260,7 @@ SUBJECT = Subject(
         undeclared=_undeclared,
         features=_features,
         drawing=DRAWING,
+        drawn=("gate", "log"),
         check_form=_check_form,
         searched=Searched(
             settings=listed.settings,
