@@ -24,6 +24,9 @@ Dtype = Annotated[
     str | None, typer.Option(metavar="DTYPE", help="float64, float32, bfloat16 or float16.")
 ]
 
+#: What `--decide` asks for.
+DECIDING = "the search for a case that decides"
+
 #: Values that could not be tried and are listed one by one.
 LISTED = 12
 
@@ -78,6 +81,7 @@ def identify(
     from atlas_ref.oracle.identify.identify import identify as search
     from atlas_ref.oracle.identify.identify import require_searched
     from atlas_ref.oracle.identify.report import absent, plain, results_of
+    from atlas_ref.storage import faults
 
     file = options.case_file(file)
     case = load(file)
@@ -99,9 +103,13 @@ def identify(
         )
     decided = ""
     if decide is not None and answer.verdict == "UNDECIDABLE":
-        deciding = deciding_case(case, answer.fits, dtype=answer.dtype)
+        deciding = faults.told(
+            DECIDING, lambda: deciding_case(case, answer.fits, dtype=answer.dtype), str
+        )
         decided = "none of the cases tried decides"
-        if deciding is not None:
+        if isinstance(deciding, str):  # the answer stands (CASE-38)
+            decided = deciding
+        elif deciding is not None:
             save(decide, deciding.header, deciding.inputs)
             decided = str(decide)
     if as_json:
@@ -189,6 +197,7 @@ def identification(answer: Identification) -> list[RenderableType]:
     lines += [f"void: {axis}: {why}" for axis, why in sorted(answer.void.items())]
     lines += [f"not tried: {value}: {why}" for value, why in list(answer.untried.items())[:LISTED]]
     lines += [f"not used: {name}: no convention changes it" for name in answer.unused]
+    lines += list(answer.failed)
     return [*lines, f"{answer.searched} conventions compared"] if answer.searched else lines
 
 
@@ -212,7 +221,7 @@ def about_deciding(answer: Identification, decided: str) -> str:
     """Message about the case that --decide asks for."""
     if answer.verdict != "UNDECIDABLE":
         return "no case is needed to decide"
-    if decided.startswith("none"):
+    if decided.startswith(("none", DECIDING)):
         return decided
     return f"wrote {decided}: run your code on it, and identify that"
 

@@ -90,7 +90,7 @@ def _run() -> Any:
         output.discard(sys.stdout)  # a help text
         _fail(f"standard output: cannot be written: {error.strerror}")
     except Exception as error:
-        from atlas_ref.cli import faults
+        from atlas_ref.storage import faults
 
         _fail(faults.reported(error), faults.FAULT)
 

@@ -119,6 +119,7 @@ class Identified(Reply):
     void: Words
     not_tried: Words
     not_used: list[str]
+    failed: list[str]
     searched: int
     deciding_case: str | None
 

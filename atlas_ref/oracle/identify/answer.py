@@ -61,6 +61,7 @@ class Identification(NamedTuple):
         untried: values that cannot be evaluated on this case, with the reason.
         searched: conventions compared.
         fits: every convention that fits, for the construction of a deciding case.
+        failed: parts of the search that failed, in words; the rest of the answer stands (CASE-38).
     """
 
     case: str
@@ -82,6 +83,7 @@ class Identification(NamedTuple):
     unused: tuple[str, ...] = ()
     dtype: str = "float64"
     fits: tuple[Any, ...] = ()
+    failed: tuple[str, ...] = ()
 
     @property
     def explains_half(self) -> bool:

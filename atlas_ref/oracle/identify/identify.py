@@ -5,7 +5,8 @@ What reads alone identify, and the time it takes: IDENT-10, IDENT-11.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.storage import faults
 
 #: The nearest conventions under which departures are tried where none explains the results.
 DEPARTING = 4
@@ -73,10 +75,10 @@ def identify(
         case = stored(case, observation.dtype)
     search = Search(case, observation, depth, progress)
     answer = search.answer()
-    answer = search.with_departures(answer, 0)
+    answer = _further(answer, lambda: search.with_departures(answer, 0))
     for more in (search.with_number, search.with_changes, search.with_departures):
         unexplained = answer.verdict == "NO MATCH" and not answer.departures
-        answer = more(answer) if unexplained else answer
+        answer = _further(answer, partial(more, answer)) if unexplained else answer
     return answer
 
 
@@ -96,6 +98,15 @@ def require_searched(case: Case, dtype: str | None = None) -> Searched | None:
         check_dtype(case.name, dtype, FORMATS)
     check_size(case)
     return searched
+
+
+def _further(answer: Identification, more: Callable[[], Identification]) -> Identification:
+    """The answer after one more stage; where that fails, as it was (CASE-38)."""
+
+    def as_before(words: str) -> Identification:
+        return answer._replace(failed=(*answer.failed, words))
+
+    return faults.told("a stage of the search", more, as_before)
 
 
 def _of_subject(

@@ -67,6 +67,7 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "void": dict(sorted(answer.void.items())),
         "not_tried": answer.untried,
         "not_used": list(answer.unused),
+        "failed": list(answer.failed),
         "searched": answer.searched,
         "deciding_case": decided or None,
     }

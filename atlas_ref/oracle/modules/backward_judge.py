@@ -25,6 +25,7 @@ from atlas_ref.oracle.modules.tolerance import (
     ways,
 )
 from atlas_ref.oracle.modules.verdict import Verdict, letters, place_of, refusal
+from atlas_ref.storage import faults
 from atlas_ref.types import Array
 
 #: The clause of the backward of a model.
@@ -108,7 +109,8 @@ class _Walk:
         verdict = verdict_on(self.graph, key, got, own, way)
         if verdict.verdict != "WRONG" or not self.nearest or hidden:
             return verdict
-        return verdict._replace(nearest=_nearest(ensemble, key, got, own))
+        words = faults.told("the search", lambda: _nearest(ensemble, key, got, own), str)
+        return verdict._replace(nearest=words)
 
     def _ensemble(self, dtype: str, hidden: frozenset[str]) -> _Ensemble:
         kind = arithmetic_of(dtype)

@@ -18,6 +18,7 @@ from atlas_ref.oracle.modules.readings import Readings
 from atlas_ref.oracle.modules.recording import Recording, tensor_name
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.oracle.modules.verdict import Verdict, refusal, undecidable, verdict_on
+from atlas_ref.storage import faults
 
 #: Verdicts in the order of reporting.
 RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2, "PASS": 3}
@@ -120,7 +121,7 @@ class _Walk:
 
 
 def _explained(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
-    """A wrong verdict with its nearest reading, and the first wrong step of a rule."""
+    """A wrong verdict with its nearest reading, and the first wrong step of a rule (CASE-38)."""
     if verdict.verdict != "WRONG":
         return verdict
     recording = walk.recording
@@ -128,8 +129,12 @@ def _explained(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
     if verdict.module == verdict.fault:
         module = _module(walk.wide.root, verdict.module)
         known -= frozenset(module.within()) if module is not None else frozenset()
-    nearest = nearest_of(recording, walk.wide, verdict, known, readings)
-    return verdict._replace(nearest=nearest, inside=inside_of(recording, walk.wide, verdict.key))
+    return verdict._replace(
+        nearest=faults.told(
+            "the search", lambda: nearest_of(recording, walk.wide, verdict, known, readings), str
+        ),
+        inside=faults.told("the replay", lambda: inside_of(recording, walk.wide, verdict.key), str),
+    )
 
 
 def _module(root: Module, name: str) -> Module | None:

@@ -28,6 +28,7 @@ from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
+from atlas_ref.storage import faults
 from atlas_ref.types import Array
 
 #: Values to try on the axes that take numbers.
@@ -94,19 +95,28 @@ def explanation(
     """
     own = _cells(passes, op)
     names: list[str] = []
+    failed: list[str] = []
     groups: set[str] = set()
+
+    def explains(read: Callable[[], Passes | None]) -> bool:
+        other = read()
+        return other is not None and _right(other, op, spread, own) and fits(other)
+
+    def not_known(words: str) -> bool:  # the others are tried all the same (CASE-38)
+        failed.append(words)
+        return False
+
     readings = _readings(passes)
     for done, (name, group, read) in enumerate(readings):
         progress("readings", done, len(readings))
-        other = None if group in groups else read()
-        if other is None:
+        if group in groups:
             continue
-        if _right(other, op, spread, own) and fits(other):
+        if faults.told(f"the reading {name}", partial(explains, read), not_known):
             names.append(name)
             groups |= {group} if group else set()
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
-    return " or ".join(names)
+    return "; ".join([*([" or ".join(names)] if names else []), *failed[:1]])
 
 
 def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:

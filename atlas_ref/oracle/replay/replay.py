@@ -39,6 +39,7 @@ from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header,
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.replay.trace import require_traced
 from atlas_ref.rules import FAMILY
+from atlas_ref.storage import faults
 
 #: Verdicts in the order of reporting.
 RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2}
@@ -145,7 +146,13 @@ def replay(
     if first is None or not nearest or first.verdict != "WRONG":
         return findings
     spread = parts[findings.index(first)].judgement.spread
-    words = explanation(passes, first.op, spread, lambda other: _fits(other, len(parts)), progress)
+    words = faults.told(
+        "the search",
+        lambda: explanation(
+            passes, first.op, spread, lambda each: _fits(each, len(parts)), progress
+        ),
+        str,
+    )
     return [each._replace(nearest=words) if each is first else each for each in findings]
 
 

@@ -21,6 +21,7 @@ from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.report.nearest import Words, nearest_convention
 from atlas_ref.oracle.subjects.block import parts
 from atlas_ref.oracle.subjects.subject import BLOCK
+from atlas_ref.storage import faults
 
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")
@@ -143,6 +144,8 @@ def explained(
 ) -> Failure | None:
     """The failure message of a case; None where there is nothing to explain (CASE-27).
 
+    Whatever of it fails says so in its place, and leaves the verdict and the rest (SRC-25).
+
     Args:
         rows: its verdicts, with expected failures marked.
         command: repeats the check.
@@ -167,15 +170,26 @@ def explained(
         tolerance=row.tolerance,
         basis=row.basis,
         before=_before(row, rows),
-        clause=_clause(header, row.tensor),
+        clause=faults.told("its clause", lambda: _clause(header, row.tensor), str),
         nearest="",
         command=command,
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
-        features=_case_has(checked.case),
+        features=faults.told(
+            "the list of features", lambda: _case_has(checked.case), lambda words: (words,)
+        ),
     )
-    failure = _by_replay(failure, checked)
-    return failure._replace(nearest=nearest(checked, rows))
+    first_row = failure
+    failure = faults.told(
+        "the replay of the trace",
+        lambda: _by_replay(first_row, checked),
+        lambda words: first_row._replace(before=_joined(first_row.before, words)),
+    )
+    return failure._replace(nearest=faults.told("the search", lambda: nearest(checked, rows), str))
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(each for each in words if each)
 
 
 def _case_has(case: Case) -> tuple[str, ...]:
@@ -219,11 +233,11 @@ def _by_replay(failure: Failure, checked: Checked) -> Failure:
     try:
         first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
     except CaseError as error:  # an invalid trace does not take the verdict away
-        return failure._replace(before=f"{failure.before}; the trace cannot be replayed: {error}")
+        words = f"the trace cannot be replayed: {error}"
+        return failure._replace(before=_joined(failure.before, words))
     if first is None:
-        return failure._replace(
-            before=f"{failure.before}; every recorded op is right on its own inputs"
-        )
+        words = "every recorded op is right on its own inputs"
+        return failure._replace(before=_joined(failure.before, words))
     return failure._replace(
         op=first.op,
         token=first.token,
@@ -273,7 +287,9 @@ def _about(header: Header, tensor: str) -> tuple[str, str]:
 
 
 def _clause(header: Header, tensor: str) -> str:
-    """The clause about a result of a case."""
+    """The clause about a result of a case; "" where there is no answer at all (SRC-26)."""
+    if tensor == "-":
+        return ""
     own = SUBJECTS[header.rule].own if header.rule in SUBJECTS else None
     return own.clause(header, tensor) if own is not None else clause(*_about(header, tensor))
 

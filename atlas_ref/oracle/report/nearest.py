@@ -12,6 +12,7 @@ from typing import NamedTuple
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.features import features
+from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
@@ -21,6 +22,7 @@ from atlas_ref.oracle.judge.states import kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.first import first_results, first_tokens, tokens_of
+from atlas_ref.storage import faults
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
@@ -69,6 +71,7 @@ class Nearest:
         self._searched: dict[str, str] = {}
         self._noted: dict[str, list[tuple[str, Checked, Sequence[Comparison]]]] = {}
         self._rules: dict[str, str] = {}
+        self._overflows: dict[str, str] = {}
 
     def words(self, checked: Checked, rows: Sequence[Comparison]) -> str:
         """The convention under which the answer would be right, or the nearest one.
@@ -77,7 +80,7 @@ class Nearest:
         """
         rule = _kind(checked, rows)
         if not _judged(rows):
-            return ""
+            return _overflow(checked)
         if (earlier := self._searched.get(rule)) is not None:
             return _not_searched(earlier)
         found = self._look(checked, rows)
@@ -88,6 +91,7 @@ class Nearest:
     def note(self, checked: Checked, rows: Sequence[Comparison]) -> None:
         """Keep a failing case for `told`, if it is the smallest or the most special of its rule."""
         if not _judged(rows):
+            self._overflows[checked.case.name] = _overflow(checked)
             return
         case = checked.case
         rule = self._rules[case.name] = _kind(checked, rows)
@@ -115,7 +119,7 @@ class Nearest:
         for case, rule in self._rules.items():
             if not words[case] and names.get(rule, Path(case).stem) != Path(case).stem:
                 words[case] = _not_searched(names[rule])
-        return words
+        return words | self._overflows
 
     def _look(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
         """What is said about a case whatever was searched before."""
@@ -151,13 +155,31 @@ class Nearest:
             answer = identify(case, mine, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
             return Looked()
+        except Exception as error:  # it would fail again; the verdict stands (SRC-25)
+            return Looked(faults.failed("the search", error), searched=True)
         if answer.match is None:
-            return Looked()
+            return Looked("; ".join(answer.failed[:1]))
         words = said(case, answer)
         if not words and not values:
             words = GRADIENTS
         named = answer.verdict != "NO MATCH" or bool(answer.departures)
-        return Looked(words, searched=True, named=named)
+        told = "; ".join(each for each in (words, *answer.failed[:1]) if each)
+        return Looked(told, searched=True, named=named)
+
+
+def _overflow(checked: Checked) -> str:
+    """What overflows just where an answer is not finite (DPLRCASE-25)."""
+    case, results = checked.case, checked.answer.tensors or {}
+    own = SUBJECTS[case.header.rule].own if case.supported else None
+    given = {n: x for n, x in results.items() if n.startswith(("out/", "grad/"))}
+    if own is None or own.searched is None or not given:
+        return ""
+    grad = any(name.startswith("grad/") for name in given)
+    ours = evaluate(case, grad=grad).tensors
+    if any(name not in ours or ours[name].shape != x.shape for name, x in given.items()):
+        return ""
+    dtype = checked.dtype or next(iter(given.values())).dtype.name
+    return own.searched.overflow(case, given, ours, dtype)
 
 
 def _shorter(checked: Checked, part: Case) -> Checked:
@@ -191,7 +213,7 @@ def _judged(rows: Sequence[Comparison]) -> bool:
 
 
 def _values(rows: Sequence[Comparison]) -> bool:
-    """Whether a value is wrong, not gradients alone."""
+    """Whether a value is wrong, not gradients alone (IDENT-18)."""
     names = _compared(rows)
     return any(row.tensor in names and _fails(row, "out/") for row in rows)
 

@@ -17,7 +17,7 @@ from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.dplr import formulas, loop, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.dplr.readings import listed, overflow, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.parts.norms import normalised
@@ -179,7 +179,7 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
 
 def clause(header: Any, name: str) -> str:
     """The clause about a result (DPLRCASE-5)."""
-    return "DPLR-10" if name.startswith("grad/") else CLAUSES[name]
+    return "DPLR-10" if name.startswith("grad/") else CLAUSES.get(name, "")
 
 
 def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
@@ -265,6 +265,7 @@ SUBJECT = Subject(
             settings=listed.settings,
             departures=listed.mistakes,
             further=listed.further,
+            overflow=overflow.words,
             presets=listed.presets,
             run=reading.run,
             keeps=listed.keeps,

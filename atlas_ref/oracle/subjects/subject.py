@@ -125,7 +125,8 @@ class Searched(NamedTuple):
     Attributes:
         settings: (case, readings) -> readings with another value of one setting beside those; each
             has a name, a `change`, the setting with its value, and `before`, its own.
-        departures: (case) -> mistakes and habits that can be made in it; each has `words`.
+        departures: (case, readings) -> mistakes and habits that can be made in it beside those;
+            each has `words`.
         presets: (case) -> name of a whole reading -> the settings that it changes.
         run: (inputs, case, rounding, readings) -> results under all of them.
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
@@ -134,10 +135,11 @@ class Searched(NamedTuple):
         narrow: (departure) -> whether it sums in a narrower format than the case's (DEEPCASE-15).
         further: (case) -> mistakes that are tried last, where nothing else explains results; they
             are no mutants (IDENT-17).
+        overflow: (case, results, ours, dtype) -> what overflows just where results are not finite.
     """
 
     settings: Callable[..., list[Any]]
-    departures: Callable[[Any], list[Any]]
+    departures: Callable[..., list[Any]]
     presets: Callable[[Any], Mapping[str, list[Any]]]
     run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]
     keeps: Callable[[Any, Any], bool]
@@ -145,6 +147,7 @@ class Searched(NamedTuple):
     word: str
     narrow: Callable[[Any], bool] = lambda departure: False
     further: Callable[[Any], list[Any]] = lambda case: []
+    overflow: Callable[..., str] = lambda case, results, ours, dtype: ""
 
 
 class Preset(NamedTuple):

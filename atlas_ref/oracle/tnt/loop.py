@@ -80,7 +80,7 @@ def run(s: Settings, inputs: Tensors, means: Means) -> dict[str, Array]:
     numbers = [number, *(number + t if s.counts_on else s.origin for t in starts[1:-1])]
     total: Any = None
     out: dict[str, Array] = {}
-    moved: dict[str, Array] = {}
+    moved: dict[str, list[Array]] = {}
     for m in (*s.memories[1:], *s.memories[:1]) if _asks_others(s) else s.memories:
         own, reads = of_memory(inputs, m.name), []
         ends = [0, T] if m.one_document else starts
@@ -161,7 +161,9 @@ class _Document:
             c = c.replaced(rate="split")
         self.c = c
 
-    def results(self, *, resumed: bool, moved: dict[str, Array]) -> tuple[Any, dict[str, Array]]:
+    def results(
+        self, *, resumed: bool, moved: dict[str, list[Array]]
+    ) -> tuple[Any, dict[str, Array]]:
         """What the memory answers, None where nothing reads it, and its state (TNT-11)."""
         m, rounds = self.m, Rounds(self.means.rounding.way, self.means.rounding.touch)
         held = projection.nothing(m, self.k, self.lead)
@@ -172,9 +174,9 @@ class _Document:
             m, k, self.own["q"], held, self.number, rounds, self._moved, self.own.get("W_QK")
         )
         queries = ops.stop_gradient(queries) if m.held == "whole" else queries
-        moved[f"{m.name}:{self.first}"] = queries
-        if m.asks:
-            queries = moved[f"{m.asks}:{self.first}"]
+        moved.setdefault(m.name, []).append(queries)
+        if m.asks:  # which may cut the tokens into other documents
+            queries = _joined(moved[m.asks])[..., self.first : self.first + self.T, :]
         state = self._resumed() if resumed else self._anew(None)
         reads = []
         for first, last in self._runs():

@@ -24,8 +24,8 @@ def carry(factor: Any, X: Array, Y: Array, rank: int, *, minus: bool = False) ->
 
 @primitive
 def _carry(factor: Array, X: Array, Y: Array, rank: int, minus: bool) -> Array:
-    y = factor.reshape(*factor.shape, *(1,) * rank) * X
-    own = y.shape == Y.shape and y.dtype == Y.dtype
+    y = factor.reshape((*factor.shape, *(1,) * rank)) * X
+    own = y.shape == Y.shape and y.dtype == Y.dtype and y.ndim > 0  # a number has no place
     if minus:
         return np.subtract(y, Y, out=y) if own else y - Y
     return np.add(y, Y, out=y) if own else y + Y

@@ -17,7 +17,11 @@ from atlas_ref.oracle.identify.readings.early import first_wrong
 from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.identify.readings.nodes import Node, observed
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.report.nearest import Nearest
+from atlas_ref.oracle.report.report import Run
+from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.identify.test_dplr_readings import CASES, planted
 
 SEARCHED = SUBJECTS["dplr"].own.searched
@@ -434,3 +438,47 @@ def test_the_first_wrong_token_rules_most_mistakes_out():
     assert "in/retain from token 8 on was that of the head before" in left
     assert "in/retain was that of the head before" not in left
     assert len(left) < 40
+
+
+def strong() -> Case:
+    """Gates of which one, of token 20 and the second head, closes."""
+    logs = np.log(RETAIN)
+    logs[1, 20, 0] = -95.0
+    x = {n: v for n, v in KDA.inputs.items() if n not in ("in/retain", "in/y_bar")}
+    return make(KDA.header.plain(), {**x, "in/log_retain": logs})
+
+
+def apart(case: Case) -> dict[str, Any]:
+    """A kernel in chunks of 16 that multiplies by e^(G_i - G_last) and e^(G_last - G_j)."""
+    logs, y = np.float32(tensor(case, "log_retain")), planted(case)["y"].astype(np.float32)
+    for h in range(H):
+        for begin in range(0, T, 16):
+            G = np.cumsum(logs[h, begin : begin + 16], axis=0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                pair = np.exp(G - G[-1])[:, None] * np.exp(G[-1] - G)[None]
+            if not np.isfinite(pair).all():
+                y[h, begin:] = np.nan
+    return {"out/y": y}
+
+
+@pytest.mark.clause("DPLRCASE-25")
+def test_what_overflows_is_told_where_just_that_is_not_finite():
+    case = strong()
+    mine = apart(case)
+    assert np.isfinite(mine["out/y"]).any(axis=(1, 2)).all()
+    assert np.isnan(mine["out/y"]).any()
+    done = checked(case, source=lambda _: Answer(mine), dtype="float32")
+    words = Nearest().words(done, done.rows)
+    assert words == (
+        "e^(G_i - G_last) overflows in chunks of 16, with G the logs of gates summed from the start "
+        "of a chunk: results are not finite just where it does"
+    )
+    run = Run()
+    run.add(done)
+    assert [each.nearest for each in run.report().failures] == [words]
+    # other tokens, or others that are wrong, are explained by nothing
+    moved = {"out/y": np.roll(mine["out/y"], 1, axis=0)}
+    wrong = {"out/y": np.where(np.isnan(mine["out/y"]), np.nan, 2 * mine["out/y"])}
+    for given in (moved, wrong):
+        done = checked(case, source=lambda _, given=given: Answer(given), dtype="float32")
+        assert Nearest().words(done, done.rows) == ""

@@ -15,8 +15,8 @@ from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report import nearest
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
-from atlas_ref.oracle.sweep.first import tokens_of
 from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.sweep.first import tokens_of
 from tests.oracle.family.test_departures import case_of
 from tests.support.casefiles import written
 

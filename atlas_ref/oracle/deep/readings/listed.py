@@ -97,7 +97,10 @@ def run(
     return reading.run(case, inputs, rounds, chosen=chosen)
 
 
-def mistakes(case: Any) -> list[Reading]:
-    """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
-    at, graded = seen(case), "in/y_bar" in case.inputs
+def mistakes(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Mistakes that can be made in a case beside some readings (DEEPCASE-15).
+
+    Those of the gradient are, where it has cotangents.
+    """
+    at, graded = seen(case, chosen), "in/y_bar" in case.inputs
     return [each for each in MISTAKES if (graded or not each.grad) and each.made_in(at)]

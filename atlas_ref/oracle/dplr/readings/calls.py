@@ -7,7 +7,7 @@ that it enters them with.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
 
@@ -98,7 +98,7 @@ def left(results: Inputs) -> Inputs:
     return {LEFT[name]: value for name, value in results.items() if name in LEFT}
 
 
-def sequences(x: Inputs) -> list[tuple[int, int]]:
+def sequences(x: Mapping[str, Array]) -> list[tuple[int, int]]:
     """First and last tokens of packed sequences."""
     resets = np.flatnonzero(np.asarray(x.get("in/reset", ()))).tolist()
     return list(itertools.pairwise(sorted({0, *resets, x["in/q"].shape[-2]})))

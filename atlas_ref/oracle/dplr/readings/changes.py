@@ -36,6 +36,11 @@ def exchanged(one: str, other: str) -> Change:
     return lambda inputs: {**inputs, one: inputs[other], other: inputs[one]}
 
 
+def times(factor: float) -> Turn:
+    """An array with a factor."""
+    return lambda x: factor * x
+
+
 def ones(x: Array) -> Array:
     return ops.zeros_like(x) + np.ones((), x.dtype)
 

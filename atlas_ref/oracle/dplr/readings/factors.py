@@ -41,7 +41,7 @@ def mistakes(at: Seen) -> Iterator[Reading]:
             if name.startswith("out/"):
                 yield Reading(said, said, around=_of_result(name, value))
             else:
-                change = changes.changed(name, lambda x, f=value: f * x)
+                change = changes.changed(name, changes.times(value))
                 yield Reading(said, said, inputs=change)
     for name in ("in/beta", "in/eta"):
         if name in at.inputs:

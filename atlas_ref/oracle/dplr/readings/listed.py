@@ -23,9 +23,9 @@ def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
     return list(axes.settings(read(case, case.inputs, chosen)))
 
 
-def mistakes(case: Any) -> list[Reading]:
-    """Mistakes that can be made in a case (DPLRCASE-10)."""
-    return habits.habits(read(case, case.inputs, ()))
+def mistakes(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Mistakes that can be made in a case beside some readings (DPLRCASE-10)."""
+    return habits.habits(read(case, case.inputs, chosen))
 
 
 def further(case: Any) -> list[Reading]:

@@ -7,7 +7,7 @@ it was, and in slope behind the map's transpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ FACTORS = {"doubled": 2.0, "halved": 0.5, "of the other sign": -1.0}
 
 
 def mistakes(at: Seen) -> Iterator[Reading]:
-    """What is wrong with gradients alone, those of parts of the rule first."""
+    """What is wrong with gradients alone, those of parts of the rule first (IDENT-18)."""
     if at.own.of.erase == "error":
         yield _held("rate of erase", "the gradient of in/beta lacked what the erase took away")
         yield _held("rate of write", "the gradient of in/beta lacked what was written")
@@ -61,7 +61,7 @@ def _of_tensor(at: Seen, name: str) -> Iterator[Reading]:
     roots = {"multiplied by 1/sqrt(d_in)": d_in**-0.5, "multiplied by sqrt(d_in)": math.sqrt(d_in)}
     roots |= {"multiplied by 1/sqrt(d_out)": d_out**-0.5}
     for words, factor in {**FACTORS, **roots}.items():
-        yield _slope(f"grad/{bare} was {words}", name, lambda x, f=factor: f * x)
+        yield _slope(f"grad/{bare} was {words}", name, changes.times(factor))
     if name in ("in/M0", "in/S0") and at.square:
         words = f"grad/{bare} was transposed"
         yield _slope(words, name, lambda x: ops.swapaxes(x, -1, -2))
@@ -101,7 +101,9 @@ def _has_rows(at: Seen, name: str, lead: int, *, states: bool) -> bool:
     return len(at.inputs[name].shape) > lead and (states or not of_state)
 
 
-def _each(names: list[str], change: object, inputs: dict[str, Array]) -> dict[str, Array]:
+def _each(
+    names: list[str], change: Callable[..., Array], inputs: dict[str, Array]
+) -> dict[str, Array]:
     return {**inputs, **{n: sloped(partial(change, name=n), inputs[n]) for n in names}}
 
 

@@ -61,8 +61,10 @@ RARE_KEY = 2**32
 STEPPED = ("gated_delta_product",)
 
 #: Parameters that are drawn where they are fixed alone: they came after the draws.
-LATER_PARAMETERS = ("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula")
-LATER_PARAMETERS += ("group_order",)
+LATER_PARAMETERS: tuple[str, ...] = (
+    *("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula"),
+    "group_order",
+)
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}

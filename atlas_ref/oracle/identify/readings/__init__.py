@@ -5,8 +5,9 @@ Specified in specs/deep_memory_cases.md (DEEPCASE-14), where IDENT-1 to IDENT-7 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,9 @@ from atlas_ref.oracle.judge.arrays import TOLERANCE
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.storage import faults
+
+T = TypeVar("T")
 
 #: Nearest readings from which a second and a third setting are changed, readings that are judged
 #: by one tolerance, and those that are judged by their own where that excludes the nearest.
@@ -92,8 +96,10 @@ class Search:
         self.own = Node("", (), 0)
         self.nodes: dict[Key, Node] = {}
         self.far: dict[Key, tuple[float, str]] = {}
+        self.ratios: dict[Key, tuple[float, str]] = {}
         #: Mistakes under the case's own reading.
         self.alone: list[Departed] = []
+        self.failed: list[str] = []
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -103,9 +109,26 @@ class Search:
         for done, (key, node) in enumerate(fresh.items()):
             self.progress("conventions", done, len(fresh))
             self.nodes[key] = node
-            self.far[key] = self.judge.distance(node.chosen)
+            self.far[key] = self._distance(node.chosen)
         if fresh:
             self.progress("conventions", len(fresh), len(fresh))
+
+    def _distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
+        """The distance of some readings; infinite where they cannot be evaluated (CASE-38)."""
+        return self._told(
+            f"the reading {' and '.join(each.name for each in chosen) or 'of the case itself'}",
+            lambda: self.judge.distance(chosen, grad=grad),
+            (np.inf, ""),
+        )
+
+    def _told(self, what: str, tell: Callable[[], T], instead: T) -> T:
+        """What `tell` returns; where that fails, a note of it and something else (CASE-38)."""
+
+        def noted(words: str) -> T:
+            self.failed.append(words)
+            return instead
+
+        return faults.told(what, tell, noted)
 
     def nearest(self) -> list[Node]:
         """Nodes by distance, then by what they change."""
@@ -147,25 +170,39 @@ class Search:
         if why := not_finite(self.observation):
             dtype = self.observation.dtype
             return Identification(self.case.name, "NOT FINITE", why, dtype=dtype)
-        presets = self.searched.presets(self.case)
-        starts = [Node(name, tuple(chosen), 0) for name, chosen in presets.items() if chosen]
-        self.add([self.own, *starts])
+        self.add([self.own])
+        for stage in (self._near, self._further, self._fitting):
+            self._told("a stage of the search", partial(stage, depth), None)
+        return self._identification(self.ratios)._replace(failed=tuple(dict.fromkeys(self.failed)))
+
+    def _near(self, depth: int) -> None:
+        """Presets and one changed setting, then mistakes."""
+        self.add(self._starts())
         if depth > 0:
             self.add(self._beside(self.own))
-        ratios = self.judged()
-        self.alone = [] if fitting_of(ratios) else self._departed(self.own)
+        self.ratios = self.judged()
+        self.alone = [] if fitting_of(self.ratios) else self._departed(self.own)
+
+    def _starts(self) -> list[Node]:
+        presets = self.searched.presets(self.case)
+        return [Node(name, tuple(chosen), 0) for name, chosen in presets.items() if chosen]
+
+    def _further(self, depth: int) -> None:
+        """A second setting, and a third where that explains most."""
         for rounds in range(2 if depth > 1 else 0):
-            if fitting_of(ratios) or self.alone or (rounds and not self._explained()):
+            if fitting_of(self.ratios) or self.alone or (rounds and not self._explained()):
                 break
-            for node in [*(starts if not rounds else []), *self.nearest()[:STARTS]]:
+            for node in [*(self._starts() if not rounds else []), *self.nearest()[:STARTS]]:
                 self.add(self._beside(node))
-            ratios = self.judged()
-        if depth and (fitting := fitting_of(ratios)):
+            self.ratios = self.judged()
+
+    def _fitting(self, depth: int) -> None:
+        """What is beside a match, which may fit as well."""
+        if depth and (fitting := fitting_of(self.ratios)):
             best = min((self.nodes[key] for key in fitting), key=self._cost)
-            if best.chosen:  # what is beside it may fit as well
+            if best.chosen:
                 self.add(self._beside(best))
-                ratios = self.judged()
-        return self._identification(ratios)
+                self.ratios = self.judged()
 
     def _beside(self, node: Node) -> list[Node]:
         return node.beside(self.searched.settings(self.case, node.chosen))
@@ -183,7 +220,11 @@ class Search:
         fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
         best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
         beside = [self.nodes[key] for key in fits if key != key_of(best)]
-        same = [node for node in beside if self.judge.is_same(best, node)]
+        same = [
+            each
+            for each in beside
+            if self._told("a comparison", partial(self.judge.is_same, best, each), False)
+        ]
         others = [node for node in beside if node not in same]
         verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
         match = self._fit(best, ratios)
@@ -191,7 +232,8 @@ class Search:
             (n for n in near if key_of(n) not in fits and n is not best and self._is_finite(n)),
             None,
         )
-        twins = self._twins(best, others)
+        twins: tuple[Twin, ...] = ()
+        twins = self._told("a comparison", lambda: self._twins(best, others), twins)
         undecided = undecided_by(best, others)
         runner_up = None if second is None else self._fit(second, ratios)
         answer = Identification(
@@ -213,7 +255,9 @@ class Search:
             dtype=self.observation.dtype,
             fits=tuple(node.chosen for node in (best, *others)) if fitting else (),
         )
-        return answer if fitting else self._with_departures(answer)
+        if fitting:
+            return answer
+        return self._told("the search of mistakes", lambda: self._with_departures(answer), answer)
 
     def _is_finite(self, node: Node) -> bool:
         return bool(np.isfinite(self.far[key_of(node)][0]))
@@ -289,18 +333,15 @@ class Search:
         """
         backward = self.judge.misses_gradients_alone(node)
         whole = self.judge.distance(node.chosen, grad=backward)[0]
-        every = self.searched.further if further else self.searched.departures
-        tried = [
-            each
-            for each in every(self.case)
-            if each.grad == backward or not self.observation.values
-        ]
+        last, first = self.searched.further, self.searched.departures
+        every = last(self.case) if further else first(self.case, node.chosen)
+        tried = [each for each in every if each.grad == backward or not self.observation.values]
         start = first_wrong(self.judge, node) if further and not backward else None
         rows = []
         for done, each in enumerate(tried):
             self.progress("departures", done, len(tried))
             if start is None or each.whole or start.explained((*node.chosen, each)):
-                rows.append((self.judge.distance((*node.chosen, each), grad=backward)[0], each))
+                rows.append((self._distance((*node.chosen, each), grad=backward)[0], each))
         rows = [row for row in rows if row[0] <= 0.5 * whole]
         if further:  # mistakes that are one function of this case are told in the order of the list
             rows = [(max(row[0], self._same()), row[1]) for row in rows if row[0] <= NEAR]
@@ -314,7 +355,8 @@ class Search:
     def _one(self, node: Node, distance: float, each: Any) -> Departed | None:
         """A mistake that the results pass under; None where they do not."""
         graded = bool(self.observation.gradients)
-        ratio, tensor = self.judge.own_ratio((*node.chosen, each), grad=graded)
+        tell = partial(self.judge.own_ratio, (*node.chosen, each), grad=graded)
+        ratio, tensor = self._told(f"the reading {each.name}", tell, (np.inf, ""))
         fixed = set(self.observation.dtypes.values()) == {"float64"} and not graded
         if ratio > PASS and fixed and distance <= TOLERANCE:  # as `check` lets it pass
             ratio = distance / TOLERANCE

@@ -27,6 +27,9 @@ def presets(case: Any) -> dict[str, list[Reading]]:
     return found
 
 
-def mistakes(case: Any) -> list[Reading]:
-    """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
-    return habits.habits(Seen(settings_of(case), case.inputs))
+def mistakes(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Mistakes that can be made in a case beside some readings.
+
+    Those of the gradient are, where it has cotangents.
+    """
+    return habits.habits(read(case, case.inputs, chosen))
