@@ -28,6 +28,9 @@ NUMBERS = ("steps", "query_scale")
 #: Tensors that are read with, or that a read is weighed by: a silent token has them too.
 READ = ("q", "y", "y_bar")
 
+#: Tensors that have the heads of keys, which value heads share.
+OF_KEYS = ("q", "k", "log_retain_precond", "beta_precond")
+
 #: Tensors whose last axis is that of values, where they have one behind the tokens.
 OF_VALUES = ("v", "y", "y_bar", "write_gate", "erase_scale")
 
@@ -226,8 +229,8 @@ class Conversion(NamedTuple):
 
     def _repeated(self, name: str, x: Array) -> Array:
         """Keys and queries for value heads, a gate or a rate of a head for its channels."""
-        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
-            return np.repeat(x, self.groups, axis=-3)
+        if name in OF_KEYS and self.groups > 1 and not self.kernel.grouped:
+            return np.repeat(x, self.groups, axis=len(self.axes) - 1)
         if width := self._spread(name, x.ndim):
             return np.repeat(x[..., None], width, axis=-1)
         return x
@@ -302,7 +305,7 @@ class Conversion(NamedTuple):
 
     def _summed(self, name: str, x: Array) -> Array:
         """The gradient by what was repeated."""
-        if name in ("q", "k") and self.groups > 1 and not self.kernel.grouped:
+        if name in OF_KEYS and self.groups > 1 and not self.kernel.grouped:
             return x.reshape(x.shape[0], -1, self.groups, *x.shape[2:]).sum(axis=2)
         if (given := self._given(name)) is not None and self._spread(name, given[1].ndim):
             return x.sum(axis=-1)

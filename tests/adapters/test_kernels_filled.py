@@ -96,6 +96,15 @@ def test_a_kernel_without_silent_tokens_is_asked_for_them(member: str) -> None:
     passes(one, kernel(member, parameters={"steps": steps}, settings={"steps": steps}))
 
 
+@pytest.mark.clause("SRC-6")
+@pytest.mark.parametrize("member", ["gated_delta", "precond_kda"])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_what_key_heads_have_is_repeated_for_value_heads(member: str, axes: int) -> None:
+    """Keys, queries, and what makes a preconditioner of them; a batch or none in front."""
+    one = case(member, parameters={"groups": 2}, heads=1, batch=axes)
+    passes(one, kernel(member)._replace(grouped=False))
+
+
 @pytest.mark.clause("SRC-1")
 @pytest.mark.parametrize("member", ["retention", "momentum_delta"])
 def test_no_token_stands_still_where_gates_are_fixed_or_a_momentum_goes_on(member: str) -> None:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import atlas_ref
@@ -14,7 +13,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import members, parameters
 from atlas_ref.oracle.sources import sources
 from atlas_ref.oracle.sweep import draw
-from tests.support import fla_kernel, member_kernel
+from tests.support import fla_kernel, member_kernel, swept_kernels
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 sys.path.insert(0, str(ADAPTERS))
@@ -219,15 +218,14 @@ def test_what_is_fixed_is_what_the_kernel_has() -> None:
     assert (fixed["gate"], fixed["pulse"]) == (("channel",), (1,))
 
 
-@pytest.mark.clause("SWEEP-16")
-def test_a_sweep_of_a_gated_delta_kernel_compares_most_of_its_cases() -> None:
-    """The kernel through `Kernel` in the sweep itself: few cases, all compared, and right."""
-    kernel = SWEPT["a gate a head"]._replace(
-        call=lambda *, g, **x: fla_kernel.kda(g=np.repeat(g[..., None], x["k"].shape[3], -1), **x)
-    )
-    choices = draw.checked_choices("dplr", kernel.sweep_settings() | {"dtype": ("float64",)})
-    asked = [draw.drawn("dplr", 3, number, choices).case for number in range(9)]
-    for one in asked:
-        with np.errstate(divide="ignore"):
-            rows = atlas_ref.check(one, source=lambda each: sources.respond(kernel, each))
-        assert {row.verdict for row in rows} == {"PASS"}, rows
+@pytest.mark.clause("SWEEP-19")
+@pytest.mark.parametrize("name", ["kda", "gated_delta"])
+def test_a_sweep_for_a_kernel_compares_every_case(name: str, tmp_path: Path, cli: Any) -> None:
+    """Of 100 cases each is asked; some of them are compared, by the command, and right."""
+    kernel = getattr(swept_kernels, name)
+    choices = draw.checked_choices("dplr", kernel.sweep_settings())
+    cases = [draw.drawn("dplr", 0, number, choices).case for number in range(100)]
+    assert [refusal(kernel, one) for one in cases] == [""] * 100
+    words = ["--for", f"tests.support.swept_kernels:{name}", "--fix", "dtype=float64", "--json"]
+    ran = cli("sweep", "dplr", *words, "--cases", "10", "-o", tmp_path / "out")
+    assert (ran.code, ran.json["counts"], ran.json["refused"]) == (0, {"PASS": 10}, {})

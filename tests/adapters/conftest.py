@@ -1,0 +1,5 @@
+"""Fixtures of the tests of adapters."""
+
+from tests.support.command import cli
+
+__all__ = ["cli"]
