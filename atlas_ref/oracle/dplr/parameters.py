@@ -29,6 +29,7 @@ class Parameters(Frozen):
     Attributes:
         member: name of DPLRCASE-3 whose tensors the case has; None for those of the rule.
         steps, groups, decay, query_scale: of DPLR-1.
+        masked_read: what a token that is not active reads (DPLRCASE-28).
         group_order: which value heads share a key head: neighbours, or every H-th (DPLRCASE-26).
         q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
         state_layout: axes of the first and the last memory.
@@ -47,6 +48,7 @@ class Parameters(Frozen):
     member: Name | None = None
     steps: Count = 1
     groups: Count = 1
+    masked_read: Literal["memory", "written", "zero"] = "memory"
     group_order: Literal["blocks", "round_robin"] = "blocks"
     decay: Order | None = None
     query_scale: Literal[1, "1/sqrt(d_in)"] | None = None

@@ -47,7 +47,7 @@ TENSORS: dict[str, Tensor] = {
     "in/S0": Tensor("... d_out d_in", "0"),
     "in/z0": Tensor("... d_in", "0"),
     "in/A0": Tensor("heads d_in", "0", 0.0),
-    "in/active": Tensor("T", "1", mask=True),
+    "in/active": Tensor("T, or rows T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
@@ -118,7 +118,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
         **dict.fromkeys(SECOND["A"], ((*heads, d_in),)),
         **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
-        "in/active": ((T,),),
+        "in/active": ((T,), *(((*lead[:-1], T),) if len(lead) > 1 else ())),
         "in/reset": ((T,),),
         "in/y_bar": ((*lead, T, d_out),),
         **dict.fromkeys(("in/erase_read", "in/erase_write", "in/erase_key", "in/alpha"), (wide,)),
@@ -135,13 +135,19 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
 
 def axes(case: Any) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
-    rank = len(case.inputs["in/v"].shape)
-    found = {"in/active": "T", "in/reset": "T"}
+    return axes_of(case.inputs)
+
+
+def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Axes of each of these inputs that has tokens or steps, as words."""
+    rank = len(inputs["in/v"].shape)
+    rows = "in/active" in inputs and len(inputs["in/active"].shape) > 1
+    found = {"in/active": "... T" if rows else "T", "in/reset": "T"}
     bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
     bare |= set(formulas.BESIDE)
-    for name in case.inputs.keys() - found.keys() - bare:
+    for name in inputs.keys() - found.keys() - bare:
         of_tokens = name in ("in/q", "in/y_bar", *formulas.GATES, *MADE_OF["A"])
-        behind = " d" if len(case.inputs[name].shape) == rank else ""
+        behind = " d" if len(inputs[name].shape) == rank else ""
         found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
-from atlas_ref.oracle.dplr import formulas, loop, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, reading
@@ -34,9 +34,6 @@ NAMES = "|".join(
 RESULTS = re.compile(rf"out/(y|M|S|z|A)|grad/({NAMES})")
 STATE = re.compile("out/(M|S|z|A)")
 
-#: Results that a call leaves to the next one (DPLR-7).
-LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
-
 CLAUSES = {
     "out/y": "DPLR-5",
     "out/M": "DPLR-2",
@@ -51,8 +48,18 @@ def _evaluate(
 ) -> tuple[dict[str, Array], None]:
     own = parameters.parsed(case.header)
     x = formulas.applied(own, inputs)
+    call = partial(_call, own, form=form, chunk=chunk)
+    return masked.run(own, x, tensors.axes_of(x), call), None
+
+
+def _call(
+    own: Parameters, inputs: dict[str, Array], *, form: str, chunk: int | None
+) -> dict[str, Array]:
+    """Results of given gates and step sizes, a masked token reading the memory (DPLR-7)."""
+    x = dict(inputs)
     for name in ("in/k", "in/q"):
         x[name] = _normed(own, name, x[name])
+    x = masked.quiet(own, x)
     member, seconds = own.of, dict[str, Array]()
     if member.second == "A":
         x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
@@ -64,8 +71,8 @@ def _evaluate(
             fields[name] = x[f"in/{name}"]
     fields["k"] = x.get(members.WRITTEN, x["in/k"])
     if member.second == "S":
-        return _with_momentum(own, x), None
-    if member.gated == "heads":
+        return _with_momentum(own, x)
+    if member.gated == "heads" and "retain" not in fields:
         fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
     fields |= _masks(x)
     config, tokens = _config(own, x), dplr.Tokens(**fields)
@@ -73,9 +80,9 @@ def _evaluate(
     if member.second == "z":
         first = _with_sum(own, config, x)
         after, y = normalised_reads.run(config, tokens, first, run=run)
-        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
+        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}
     last, y = run(config, tokens, _start(own, config, x))
-    return {"out/y": y, "out/M": _turned(own, last.M), **seconds}, None
+    return {"out/y": y, "out/M": _turned(own, last.M), **seconds}
 
 
 def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, dict[str, Array]]:
@@ -190,6 +197,8 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.norm_eps"] = "there is no norm"
     if own.group_order != "blocks" and (own.groups == 1 or inputs["in/k"].shape[-3] == 1):
         reasons["parameters.group_order"] = "all value heads have one key head, or each its own"
+    if own.masked_read != "memory" and np.all(inputs.get("in/active", 1)):
+        reasons["parameters.masked_read"] = "no token is masked"
     if own.log_chunk is not None and not set(formulas.GATES) & inputs.keys():
         reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
@@ -260,6 +269,6 @@ SUBJECT = Subject(
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
-        calls=Calls(axes=tensors.axes, left=lambda name: LEFT.get(name, ""), returns=True),
+        calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
     ),
 )

@@ -49,8 +49,10 @@ OF_TENSORS = ("gate", "erase", "rates", "bonus", "state", "state_bar")
 OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TENSORS))
 
 #: Parameters that are drawn where they are fixed alone: they came after the draws.
-LATER_PARAMETERS = ("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula")
-LATER_PARAMETERS += ("group_order",)
+LATER_PARAMETERS = (
+    "gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula", "group_order",
+    "masked_read",
+)  # fmt: skip
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
 LONG_SPACE = {"tokens": LONG}
