@@ -31,6 +31,7 @@ def of_case(case: Any) -> tuple[dict[str, Any], Any]:
         k_norm=own.norm("in/k"), q_norm=own.norm("in/q"), by_head=own.of.gated == "heads",
         second=own.of.second, group_order=own.group_order,
         masked_read=own.masked_read,
+        query_groups=own.query_groups,
     )  # fmt: skip
     return x, settings
 
@@ -55,7 +56,15 @@ def by_loop(case: Any, x: dict[str, Any]) -> dict[str, Any]:
     """Results of the loop of the clauses, head by head, of inputs that may be complex."""
     bare, own = of_case(case)
     bare |= {name.removeprefix("in/"): value for name, value in x.items()}
-    y, M, *second = literal.run(bare, own, lambda op, head, t, value: value)
+    y, M, *second = literal.run(bare, own, lambda op, head, t, value: value)  # of its first queries
+    if own.query_groups > 1:
+        V, n, q = len(bare["v"]), own.query_groups, bare["q"]
+        reads = []
+        for j in range(V * n):
+            v = j % V if own.group_order == "round_robin" else j // n
+            asked = {**bare, "q": np.stack([q[j]] * V)}
+            reads.append(literal.run(asked, own, lambda op, head, t, value: value)[0][v])
+        y = np.stack(reads)
     return {"out/y": y, "out/M": M} | ({f"out/{own.second}": second[0]} if second else {})
 
 

@@ -94,7 +94,8 @@ class _Head:
     def _of(self, name: str, value: Any) -> Any:
         if name == "bonus" and value.ndim == 1:
             return slice(None)
-        return self.key_head if name in OF_KEYS else self.h
+        by_memory = name == "q" and getattr(self.own, "query_groups", 1) > 1
+        return self.key_head if name in OF_KEYS and not by_memory else self.h
 
     def _take(self, op: str, t: int, value: Any, step: int | None = None) -> Any:
         head = self.key_head if op in (*OF_KEYS, "A", "written_key") else self.h

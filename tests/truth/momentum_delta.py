@@ -53,7 +53,8 @@ class _Head:
             if name in ("active", "reset"):
                 self.x[name] = value
             else:
-                self.x[name] = value[self.key_head if name in OF_KEYS else h]
+                by_memory = name == "q" and getattr(own, "query_groups", 1) > 1
+                self.x[name] = value[self.key_head if name in OF_KEYS and not by_memory else h]
                 if name in OF_KEYS and mistake == "heads held" and h % own.groups:
                     self.x[name] = self.x[name].real + 0j
 

@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "groups": 1,
     "group_order": "blocks",
     "masked_read": "memory",
+    "query_groups": 1,
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
     # how others store their state and cumulate gates, on which certified results do not depend
@@ -57,6 +58,8 @@ def refusal(header: Any) -> str:
         return f"parameters.member: certify of {stated['member']} {instead}"
     if MEMBERS[stated.get("member")].squares and stated.get("groups", 1) != 1:
         return f"parameters.groups: certify of {stated['member']} with groups {instead}"
+    if stated.get("query_groups", 1) != 1:
+        return f"parameters.query_groups: certify of several queries a memory {instead}"
     unknown = [name for name in stated if name not in (*DEFAULTS, *OWN)]
     return f"parameters.{unknown[0]}: certify under it {instead}" if unknown else ""
 

@@ -90,7 +90,8 @@ def _masked(
 ) -> Array:
     """The read of a token that is not active in some row or in any (DPLRCASE-28)."""
     if p.own.masked_read == "zero":
-        return chosen(writes, read, ops.zeros_like(x["in/v"], shape=x["in/v"][..., 0, :].shape))
+        shape = (*x["in/q"].shape[:-2], x["in/v"].shape[-1])
+        return chosen(writes, read, ops.zeros_like(x["in/v"], shape=shape))
     program = p._replace(take=computed)  # what is read alone is no op of the trace
     after, rows = _after_token(program, x, t, gate, before, True, by)
     around = before.M, rows[0] if p.reads == "first step" else after.M
@@ -152,8 +153,9 @@ def _read(
     p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: Any, by: Any
 ) -> Array:
     """The read of a token from the memories before and after it, by a rounding."""
-    seen = _seen(p, x, t, *around, gate, writes, by)
-    q = x["in/q"][..., t, :]
+    seen, q = _seen(p, x, t, *around, gate, writes, by), x["in/q"][..., t, :]
+    if p.own.query_groups > 1:
+        seen = ops.index(seen, (..., p.own.states(q.shape[-2]), slice(None), slice(None)))
     root = np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(q.dtype)
     y = by.way.matmul(seen, q[..., None])[..., 0]
     for _ in range(0 if p.own.scale == 1 else p.scales):
@@ -179,7 +181,8 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str
     after: Seconds = {}
     if own.of.second == "A":
         x[WRITTEN], after["out/A"] = preconditioned(p, x, rounding)
-    for name in ("in/k", "in/q", "bare key", WRITTEN):
+    queries = ("in/q",) if own.query_groups == 1 else ()
+    for name in ("in/k", *queries, "bare key", WRITTEN):
         x[name] = x[name] if own.groups == 1 else _spread(p, x[name])
     return x, after
 

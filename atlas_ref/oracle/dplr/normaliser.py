@@ -63,6 +63,9 @@ def _added(z: Array, key: Array, writes: Any, store: Callable[[Array], Array]) -
 def _divisor(p: Program, x: Inputs, t: int, z: Array, rounding: Any) -> Array:
     """The scaled query's share of the sum, and eps."""
 
+    if p.own.query_groups > 1:
+        z = ops.index(z, (..., p.own.states(x["in/q"].shape[-3]), slice(None)))
+
     def compute() -> Array:
         share = rounding.way.matmul(z[..., None, :], x["in/q"][..., t, :, None])[..., 0, 0]
         if p.own.scale != 1 and p.normaliser != "bare":

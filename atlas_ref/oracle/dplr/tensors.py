@@ -92,6 +92,12 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         )
     heads = key_heads(tuple(lead), own.groups)
     T, wide = rows // own.steps, (*lead, rows, d_in)
+    if own.query_groups > 1 and not lead:
+        raise ValueError(
+            f"parameters.query_groups: {own.query_groups}, but in/v has no axis of heads"
+        )
+    reads = lead if own.query_groups == 1 else [*lead[:-1], lead[-1] * own.query_groups]
+    queries = heads if own.query_groups == 1 else tuple(reads)
     memory = (*lead, d_out, d_in) if own.state_layout == "(d_out, d_in)" else (*lead, d_in, d_out)
     gates = ((*lead, T), (*lead, T, d_in))
     of_heads = tuple(tuple(lead[i:]) for i in range(len(lead) + 1))
@@ -100,7 +106,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
     return {
         "in/k": ((*heads, rows, d_in),),
         "in/v": ((*lead, rows, d_out),),
-        "in/q": ((*heads, T, d_in),),
+        "in/q": ((*queries, T, d_in),),
         "in/retain": gates,
         "in/log_retain": gates,
         "in/gate_input": gates,
@@ -120,7 +126,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
         "in/active": ((T,), *(((*lead[:-1], T),) if len(lead) > 1 else ())),
         "in/reset": ((T,),),
-        "in/y_bar": ((*lead, T, d_out),),
+        "in/y_bar": ((*reads, T, d_out),),
         **dict.fromkeys(("in/erase_read", "in/erase_write", "in/erase_key", "in/alpha"), (wide,)),
         **dict.fromkeys(("in/kk", "in/a", "in/erase_gate"), (wide,)),
     }
@@ -218,7 +224,7 @@ def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     """Numbers of the largest array: the memory or the tokens (CASE-2)."""
     k, v = inputs["in/k"].shape, inputs["in/v"].shape
     most: int = math.prod(v[:-2]) * max(k[-1] * v[-1], v[-2] * max(k[-1], v[-1]))
-    return most
+    return most * parameters.parsed(header).query_groups
 
 
 def draw(
@@ -258,4 +264,4 @@ def draw(
         tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
     if request.reset:
         tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
-    return tensors, (*lead, T, request.d_out)
+    return tensors, (lead[0] * own.query_groups, T, request.d_out)

@@ -69,7 +69,7 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
         yield from ({"norm_eps": value} for value in EPS)
     if _masks(at):
         yield from ({"masked_read": value} for value in get_args(MASKED))
-    if _shared(at):
+    if at.own.ordered(at.inputs):
         yield from ({"group_order": value} for value in get_args(ORDERS))
     if at.square or "in/M0" not in at.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
@@ -78,11 +78,6 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
 def _masks(at: Seen) -> bool:
     """Whether some token is masked, so that its read matters (DPLRCASE-28)."""
     return "in/active" in at.inputs and not np.all(at.inputs["in/active"])
-
-
-def _shared(at: Seen) -> bool:
-    """Whether value heads share several key heads, so that their order matters (DPLRCASE-26)."""
-    return bool(at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1)
 
 
 def _members(at: Seen) -> Iterator[dict[str, Any]]:
@@ -107,6 +102,6 @@ def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     order = own.order if given and gate else None
     eps = (of.floor or own.norm_eps) if "l2" in norms else None
     made = of_formulas.function(own, at)
-    heads = own.group_order if _shared(at) else ""
+    heads = own.group_order if at.own.ordered(at.inputs) else ""
     events = (heads, own.masked_read if _masks(at) else "")
     return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made, events)

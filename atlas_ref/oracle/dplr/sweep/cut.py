@@ -41,6 +41,9 @@ OPTIONAL = (
 )
 
 
+#: Parameters that count rows and heads, which are cut with them.
+COUNTS = ("groups", "steps", "query_groups")
+
 #: Tensors that lie in the layout of the case.
 MEMORIES = ("in/M0", "in/M_bar", "in/S0", "in/S_bar")
 
@@ -64,16 +67,16 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     if "note" in header:
         yield Candidate(without(header, "note"), dict(case.inputs))
     yield from _members(case, own, given)
-    for key, label in (("groups", "V"), ("steps", "R")):
+    for key, label in (("groups", "V"), ("steps", "R"), ("query_groups", "Q")):
         count = getattr(own, key)
-        apart = key == "groups" and own.group_order == "round_robin"
+        apart = key != "steps" and own.group_order == "round_robin"
         for fewer_each in smaller(count):
             size = _size(case, label)
             each = [i // (size // count) if apart else i % count for i in range(size)]
             places = [i for i in range(size) if each[i] < fewer_each]
             yield _cut(case, {label: places}, **{key: fewer_each})
     for key in given:
-        if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
+        if key not in ("member", *COUNTS, "gate_formula", "beta_formula"):
             yield _without(case, key)
     for name in ("in/retain", "in/log_retain"):
         if name in case.inputs and case.inputs[name].ndim == case.inputs["in/v"].ndim:
@@ -108,7 +111,7 @@ def heads(case: Any) -> Iterator[Candidate]:
         return
     for keep in fewer(_size(case, "H")):
         yield _cut(case, {"H": keep})
-    if len(case.inputs["in/v"]) == 1:
+    if len(case.inputs["in/v"]) == 1 and parsed(case.header).query_groups == 1:
         axes = _axes(parsed(case.header), case.inputs)
         found = {
             name: x[0] if {"V", "H"} & set(axes[name][:1]) else x for name, x in case.inputs.items()
@@ -186,6 +189,12 @@ def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candida
         blocks = [h * own.groups + j for h in places["H"] for j in groups]
         robin = [j * heads + h for j in groups for h in places["H"]]
         places = {**places, "V": blocks if own.group_order == "blocks" else robin}
+    if "V" in places and own.query_groups > 1:
+        states = own.states(_size(case, "Q"))
+        each = {v: [j for j in range(len(states)) if states[j] == v] for v in places["V"]}
+        blocks = [j for v in places["V"] for j in each[v]]
+        robin = [each[v][i] for i in range(own.query_groups) for v in places["V"]]
+        places = {**places, "Q": blocks if own.group_order == "blocks" else robin}
     axes, found = _axes(own, case.inputs), {}
     for name, x in case.inputs.items():
         for axis, label in enumerate(axes[name]):
@@ -205,7 +214,7 @@ def _size(case: Any, label: str) -> int:
 
 
 def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of every input: V value heads, H key heads, R rows, T tokens, d_in, d_out.
+    """Names of the axes of every input: Q query heads, V value heads, H key heads, R rows, T tokens, d_in, d_out.
 
     The shapes that the rule wants are asked for with sizes that no two axes share.
     """
@@ -221,7 +230,15 @@ def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
     if raw is not None:  # whose axes say whether a bias has channels
         channels = (d_in,) if raw.ndim == inputs["in/v"].ndim else ()
         sizes["in/gate_input"] = _Shape((*front, T, *channels))
-    labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    queries = {H * own.groups * own.query_groups: "Q"} if own.query_groups > 1 else {}
+    labels = queries | {
+        H * own.groups: "V",
+        H: "H",
+        T * own.steps: "R",
+        T: "T",
+        d_in: "d_in",
+        d_out: "d_out",
+    }
     found = {}
     for name, shapes in tensors.shapes(own, sizes).items():
         if name in inputs:

@@ -51,7 +51,7 @@ OF_PARAMETERS = tuple(name for name in SPACE if name not in (*OF_REQUEST, *OF_TE
 #: Parameters that are drawn where they are fixed alone: they came after the draws.
 LATER_PARAMETERS = (
     "gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula", "group_order",
-    "masked_read",
+    "masked_read", "query_groups",
 )  # fmt: skip
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
