@@ -586,7 +586,9 @@ def computed_by_a_form():
         axes = {"preset": "spec", "reference": reference}
         axes |= {"newton_schulz": "none"} if rule == "omega" else {}
         span = 2 if reference == "chunk_start" else None
-        drawn = new(Request(rule=rule, tokens=5, cotangent=True, span=span, convention=axes))
+        drawn = new(
+            Request(rule=rule, draw=1, tokens=5, cotangent=True, span=span, convention=axes)
+        )
         silent = {**drawn.inputs, "in/active": np.zeros(5, np.uint8)}
         case = make(drawn.header.plain(), silent, name=f"{rule} {reference}")
         for form in run.FORMS:
