@@ -122,8 +122,9 @@ gpu-wheels:  ## what test-gpu and bench-gpu need beside CuPy and PyTorch, as whe
 	  --python-version $(GPU_PYTHON_VERSION) $(addprefix --platform ,$(GPU_PLATFORMS)) --dest build/wheels --requirement benchmarks/gpu/wheels.txt
 	du -sh build/wheels
 
-survey: $(VENV)/.bench  ## ask public implementations every case of vectors/v1, and write what they compute
-	$(BIN)/python -m benchmarks.survey vectors/v1 --write specs/survey
+# SURVEY="--only fla-core --only mlx-lm" asks these again; the other rows stand with their dates.
+survey: $(VENV)/.bench  ## ask public packages, each in an environment of its own, every vector that is theirs, and write what they compute
+	$(BIN)/python -m benchmarks.survey vectors/v1 --write specs/survey $(SURVEY)
 
 docs: $(VENV)/.docs  ## the site in build/site, strictly: a warning or a link that leads nowhere fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

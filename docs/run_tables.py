@@ -12,10 +12,38 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.survey.pages import field as scores
 from docs.cells import table
 from docs.clauses.trace import Trace
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+SURVEY = ROOT / "specs" / "survey.json"
+
+
+def field(trace: Trace, page: str) -> str:
+    """Every function of every public package, as `python -m benchmarks.survey` left it."""
+    data = json.loads(SURVEY.read_text())
+    rows = scores.lines(data["field"]["rows"], data["date"])
+    return table(scores.HEAD, [_escaped(row) for row in rows])
+
+
+def field_packages(trace: Trace, page: str) -> str:
+    """The same by package, with the day of the run."""
+    data = json.loads(SURVEY.read_text())
+    rows = data["field"]["rows"]
+    asked = [row for row in rows if "missing" not in row]
+    taken, passed = (sum(row[name] for row in asked) for name in ("asked", "passed"))
+    said = (
+        f"{len(asked)} functions of {len({row['package'] for row in asked})} packages took "
+        f"{taken:,} cases, of which {passed:,} PASS. Asked {data['date']}, on the CPU."
+    )
+    lines = [_escaped(row) for row in scores.packages(rows)]
+    return f"{table(scores.SHORT_HEAD, lines)}\n{said}\n"
+
+
+def _escaped(row: Sequence[str]) -> tuple[str, ...]:
+    return tuple(html.escape(cell).replace("_", "\\_").replace("*", "\\*") for cell in row)
 
 
 def _runs(name: str) -> list[Any]:
@@ -161,4 +189,12 @@ def _spread(values: Sequence[float | None]) -> str:
     return mean if len(found) == 1 else f"{mean} ({min(found):.3f} to {max(found):.3f})"
 
 
-TABLES: tuple[Callable[[Trace, str], str], ...] = (recall, text, ngrams, prefixes, needle)
+TABLES: tuple[Callable[[Trace, str], str], ...] = (
+    field,
+    field_packages,
+    recall,
+    text,
+    ngrams,
+    prefixes,
+    needle,
+)

@@ -31,7 +31,17 @@ MODULES = {
         "titans_memory_call",
         "titans_unofficial",
     ),
-    "of_newton_schulz": ("torch_muon", "titans_muon", "optax_muon"),
+    "of_newton_schulz": (
+        "torch_muon",
+        "titans_muon",
+        "miras_muon",
+        "optax_muon",
+        "heavyball_legacy",
+        "heavyball_rows",
+        "muon_optimizer",
+        "gram_standard",
+        "gram",
+    ),
 }
 
 #: Packages that were looked at, and why nothing of them is asked.
@@ -61,11 +71,9 @@ OTHERS = {
         "deep network"
     ),
     "tf-titans 0.1.3": "its long-term memory is a trained parameter; nothing is learned at test time",
-    "python-titans-miras 0.0.1": "its memory is that of titans-pytorch in other files",
+    "python-titans-miras 0.0.1, NeuralMemory": "its memory is that of titans-pytorch in other files",
     "fast-weight-attention 0.3.1": "its fast weights are the projections of an attention: no rule here",
-    "muon-optimizer 0.1.0": "the Newton-Schulz that torch.optim.Muon names as its source, in bfloat16 as there",
-    "gram-newton-schulz 0.1.6": "needs CUDA's cutlass; its Newton-Schulz works in float16",
-    "open-titans 1.1.0, deltanet-tpu 0.3.0": "need Python 3.12",
+    "open-titans 1.1.0": "needs Python 3.12",
     "test-time-training 0.9.0": "does not build from its archive",
 }
 

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
+from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.sources.sources import respond
 
 WIDTH, TOKENS, SEED = 5, 8, 11
 
@@ -44,19 +46,23 @@ class Found(NamedTuple):
     searched: int
 
 
-def identified(implementation: Any) -> Found:
+def identified(implementation: Any, source: Source | None = None) -> Found:
     """The convention behind its answer on a drawn case, in the finest format that it computes
     in.
+
+    Args:
+        source: what answers for it, where that is not this process.
+
+    Raises:
+        CaseError: it has no answer.
     """
     dtype = implementation.dtypes[-1]
     case = rounded(drawn(implementation), dtype)
-    inputs = {name.removeprefix("in/"): np.array(value) for name, value in case.inputs.items()}
-    answer = implementation.answer(case.header.plain(), inputs)
-    result = identify(
-        case,
-        {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()},
-        dtype=dtype,
-    )
+    answer = respond(implementation, case) if source is None else source(case)
+    if answer.tensors is None:
+        raise CaseError(f"{implementation.label}: {answer.failure}")
+    tensors = {name: _wide(value) for name, value in answer.tensors.items()}
+    result = identify(case, tensors, dtype=dtype)
     words = "" if result.match is None else setting(result.match.convention)
     if (
         result.preset is not None
@@ -103,8 +109,6 @@ def drawn(implementation: Any) -> Case:
     )
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    """A result as an array; bfloat16, which NumPy lacks, as float32."""
-    return np.asarray(
-        value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
-    )
+def _wide(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A result, of 16 bits in float32."""
+    return value.astype(np.float32) if value.dtype.itemsize == 2 else value

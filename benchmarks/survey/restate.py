@@ -9,6 +9,8 @@ own convention, and our truth is computed for that. What was changed is counted.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,9 @@ Inputs = dict[str, Array]
 
 #: What every restated case has in common.
 OWN = "its own convention"
+
+#: Words for a case that asks the same as an earlier one.
+SAME = "restated, the same as another"
 
 STATES = ("M0", "S0", "M_bar", "S_bar", "M_ref")
 
@@ -66,6 +71,26 @@ def asked(case: Case, implementation: Any) -> Asked | None:
         if why
         else _restated(case, header, inputs, implementation, tuple(changes))
     )
+
+
+def once(questions: Iterable[Asked]) -> list[Asked]:
+    """Questions without those that restating made equal to an earlier one."""
+    keys: set[str] = set()
+    result = []
+    for question in questions:
+        if question.case is None:
+            result.append(question)
+            continue
+        parts = [
+            f"{name} {value.dtype} {value.shape}".encode() + value.tobytes()
+            for name, value in sorted(question.case.inputs.items())
+        ]
+        key = hashlib.sha256(
+            b"\0".join([repr(question.case.convention).encode(), *parts])
+        ).hexdigest()
+        result.append(Asked(None, why=SAME) if key in keys else question)
+        keys.add(key)
+    return result
 
 
 def _restated(

@@ -7,7 +7,7 @@ import datetime
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report.failures import clause
+from atlas_ref.oracle.sources.answers import Source
 from atlas_ref.oracle.sources.sources import respond
 from benchmarks.survey import (
     bracket,
@@ -29,10 +30,7 @@ from benchmarks.survey import (
     rnn_faults,
 )
 from benchmarks.survey.catalogue import OTHERS, Entry
-from benchmarks.survey.restate import Asked, asked
-
-#: Words for a case that asks the same as an earlier one.
-SAME = "restated, the same as another"
+from benchmarks.survey.restate import Asked, asked, once
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
@@ -81,15 +79,20 @@ def read(folder: Path) -> Set:
 def survey(
     cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The data of the page, as JSON can hold it.
+    """The data of the page, as JSON can hold it, with implementations of this environment.
 
     Figures of rounding are given as bounds, so that machines agree on them.
     """
     rows = []
     for entry in entries:
         tell(entry.implementation.label)
-        rows.append(_entry(entry, cases))
-    data: dict[str, Any] = {
+        rows.append(entry_row(entry, cases))
+    return {**about(cases), "implementations": rows, "others": dict(OTHERS), **beside(tell)}
+
+
+def about(cases: Set) -> dict[str, Any]:
+    """The day of the run, and the set that tables of conventions and failures are about."""
+    return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "set": {
             "name": cases.name,
@@ -98,16 +101,24 @@ def survey(
             "sha256": cases.digest,
         },
     }
+
+
+def beside(tell: Callable[[str], None]) -> dict[str, Any]:
+    """What stands beside the set: the linear family, deep memories, faults, each by its number."""
     tell("the linear family")
-    family_of = {"family": family.found(), "family_faults": family_faults.found()}
+    found: dict[str, Any] = {"family": family.found(), "family_faults": family_faults.found()}
     tell("memories of several layers")
-    beside = {"deep": deep.found(), "deep_faults": deep_faults.found()}
+    found |= {"deep": deep.found(), "deep_faults": deep_faults.found()}
     tell("layers of atlas-rnn, calls of titans-pytorch")
-    beside |= {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
-    return data | {"implementations": rows, "others": dict(OTHERS), **family_of, **beside}
+    return found | {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
 
 
-def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
+def entry_row(entry: Entry, cases: Set, source: Source | None = None) -> dict[str, Any]:
+    """The row of an implementation.
+
+    Args:
+        source: what answers for it, where that is not this process.
+    """
     one = entry.implementation
     said = {
         "label": one.label,
@@ -118,8 +129,9 @@ def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
     }
     said |= {"convention": one.convention, "source": one.source, "note": one.note}
     if not entry.version:
-        return said | {"missing": f"{one.package} is not installed (extra bench)"}
-    match = identity.identified(one)._asdict()
+        return said | {"missing": f"{one.package} is not installed"}
+    answering = source or functools.partial(respond, one)
+    match = identity.identified(one, source)._asdict()
     match["undecided"] = list(match["undecided"])
     questions = once(each for case in cases.cases if (each := asked(case, one)) is not None)
     not_asked = collections.Counter(each.why for each in questions if each.case is None)
@@ -129,30 +141,11 @@ def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
         "not_asked": dict(sorted(not_asked.items())),
         "changes": dict(sorted(changes.items())),
     }
-    return said | {"results": {dtype: _results(one, questions, dtype) for dtype in one.dtypes}}
+    results = {dtype: _results(answering, questions, dtype) for dtype in one.dtypes}
+    return said | {"results": results}
 
 
-def once(questions: Iterable[Asked]) -> list[Asked]:
-    """Questions without those that restating made equal to an earlier one."""
-    keys: set[str] = set()
-    result = []
-    for question in questions:
-        if question.case is None:
-            result.append(question)
-            continue
-        parts = [
-            f"{name} {value.dtype} {value.shape}".encode() + value.tobytes()
-            for name, value in sorted(question.case.inputs.items())
-        ]
-        key = hashlib.sha256(
-            b"\0".join([repr(question.case.convention).encode(), *parts])
-        ).hexdigest()
-        result.append(Asked(None, why=SAME) if key in keys else question)
-        keys.add(key)
-    return result
-
-
-def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]:
+def _results(source: Source, questions: Sequence[Asked], dtype: str) -> dict[str, Any]:
     kinds: dict[str, collections.Counter[str]] = {
         "values": collections.Counter(),
         "gradients": collections.Counter(),
@@ -162,7 +155,7 @@ def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]
     for question in questions:
         if question.case is None:
             continue
-        rows = check(question.case, source=functools.partial(respond, one), dtype=dtype)
+        rows = check(question.case, source=source, dtype=dtype)
         cases["restated" if question.changes else "as they stand"] += 1
         cases["passed"] += all(row.verdict == "PASS" for row in rows)
         for row in rows:

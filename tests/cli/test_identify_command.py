@@ -86,7 +86,15 @@ def test_the_report_in_words_and_as_json(case, mine, code, name, files, cli):
             "times_worse",
             "undecided",
         ),
-        *("indistinguishable", "void", "not_tried", "not_used", "searched", "deciding_case"),
+        *(
+            "indistinguishable",
+            "void",
+            "not_tried",
+            "not_used",
+            "failed",
+            "searched",
+            "deciding_case",
+        ),
     ]
 
 

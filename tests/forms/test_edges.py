@@ -89,7 +89,7 @@ def example(way: str, **fields: Any) -> tuple[str, Case]:
         "span": 4,
         "cotangent": True,
     }
-    return form, new(Request(**(sizes | own | fields)))
+    return form, new(Request(draw=1, **(sizes | own | fields)))
 
 
 def with_inputs(case: Case, changed: dict[str, Any]) -> Case:

@@ -94,7 +94,8 @@ class _Head:
     def _of(self, name: str, value: Any) -> Any:
         if name == "bonus" and value.ndim == 1:
             return slice(None)
-        return self.key_head if name in OF_KEYS else self.h
+        by_memory = name == "q" and getattr(self.own, "query_groups", 1) > 1
+        return self.key_head if name in OF_KEYS and not by_memory else self.h
 
     def _take(self, op: str, t: int, value: Any, step: int | None = None) -> Any:
         head = self.key_head if op in (*OF_KEYS, "A", "written_key") else self.h
@@ -113,26 +114,43 @@ class _Head:
             keys = [self._unit("k", t, x["k"][t * own.steps + s], s) for s in range(own.steps)]
             q, gate, before = self._unit("q", t, x["q"][t]), self._gate(t), M
             writes = "active" not in x or x["active"][t]
+            as_if = not writes and getattr(own, "masked_read", "") == "written"
             self.written = None
             if own.second == "A":
-                A, self.written = self._preconditioned(t, keys[0], A, writes)
+                A, self.written = self._preconditioned(t, keys[0], A, writes, as_if)
             for s, k in enumerate(keys):
                 M = self._row(t, s, k, gate, M) if writes else self._take("M", t, M, s)
-            divisor = 1.0
+            divisor, z_before = 1.0, z
             if own.second == "z":
                 for s, k in enumerate(keys):
                     z = self._take("z", t, z + k if writes else z, s)
-                divisor = self._take("normaliser", t, own.scale * (z @ q) + 1e-10)
-            reads.append(self._take("y", t, self._read(t, keys[0], q, before, M, writes) / divisor))
+                of = sum(keys, z_before) if as_if else z
+                divisor = self._take("normaliser", t, own.scale * (of @ q) + 1e-10)
+            y = self._read(t, keys[0], q, before, M, writes)
+            if as_if:
+                y = self._as_if(t, keys, q, gate, before)
+            y = y / divisor
+            if not writes and getattr(own, "masked_read", "") == "zero":
+                y = 0.0 * y
+            reads.append(self._take("y", t, y))
         seconds = {"z": (z,), "A": (A,)}.get(own.second, ())
         return (np.stack(reads), M, *seconds)
 
-    def _preconditioned(self, t: int, k: Any, A: Any, writes: Any) -> tuple[Any, Any]:
+    def _as_if(self, t: int, keys: Any, q: Any, gate: Any, before: Any) -> Any:
+        """What the query would read had the token been written, which is no op of its own."""
+        hook, M = self.hook, before
+        self.hook = lambda op, head, token, value: value
+        for s, k in enumerate(keys):
+            M = self._row(t, s, k, gate, M)
+        y = self._read(t, keys[0], q, before, M, True)
+        self.hook = hook
+        return y
+
+    def _preconditioned(self, t: int, k: Any, A: Any, writes: Any, as_if: Any) -> tuple[Any, Any]:
         x = self.x
-        if writes:
-            A = np.exp(x["log_retain_precond"][t]) * A + x["beta_precond"][t] * k**2
-        A = self._take("A", t, A)
-        r = np.log(A + 1e-6) + 0.2
+        moved = np.exp(x["log_retain_precond"][t]) * A + x["beta_precond"][t] * k**2
+        A = self._take("A", t, moved if writes else A)
+        r = np.log((moved if as_if else A) + 1e-6) + 0.2
         r = 0.0 * r if self.mistake == "key as it is" else r
         return A, self._take("written_key", t, k * 1.5 ** (-r / (1 + np.sign(r.real) * r)))
 

@@ -53,7 +53,8 @@ class _Head:
             if name in ("active", "reset"):
                 self.x[name] = value
             else:
-                self.x[name] = value[self.key_head if name in OF_KEYS else h]
+                by_memory = name == "q" and getattr(own, "query_groups", 1) > 1
+                self.x[name] = value[self.key_head if name in OF_KEYS and not by_memory else h]
                 if name in OF_KEYS and mistake == "heads held" and h % own.groups:
                     self.x[name] = self.x[name].real + 0j
 
@@ -75,7 +76,7 @@ class _Head:
             if marked and said != "reset ignored":
                 M, S = (0.0 * M0, 0.0 * S0) if said == "reset to zero" else (M0, S0)
             M, S = (M.real, S.real) if said == "memory held" and t else (M, S)
-            before, gate = M, self.gate(t, said)
+            before, S_before, gate = M, S, self.gate(t, said)
             k = self.unit("k", t, x["k"][max(t - 1, 0) if said == "in/k late" else t])
             q = self.unit("q", t, x["q"][max(t - 1, 0) if said == "in/q late" else t])
             if "active" not in x or x["active"][t] or said == "active ignored":
@@ -86,6 +87,11 @@ class _Head:
             seen = {"read before": before, "read decayed": before * gate}.get(said, M)
             scale = self.own.scale ** (2 if said == "scale twice" else 1)
             scale = d_out**-0.5 if said == "scale of d_out" else scale
+            masked = getattr(self.own, "masked_read", "memory")
+            if "active" in x and not x["active"][t] and masked != "memory":
+                hook, self.hook = self.hook, same
+                as_if = self.token(t, before, S_before, gate, k)[0]
+                seen, self.hook = (0.0 if masked == "zero" else 1.0) * as_if, hook
             reads.append(self.take("y", t, scale * (seen @ q)))
         M, turned = before if said == "M early" else M, said == "M transposed"
         return np.stack(reads), M.T if turned else M, S.T if turned else S

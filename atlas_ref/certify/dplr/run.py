@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = {
     "steps": 1,
     "groups": 1,
     "group_order": "blocks",
+    "masked_read": "memory",
+    "query_groups": 1,
     "norm_eps": 1e-6,
     "state_layout": "(d_out, d_in)",
     # how others store their state and cumulate gates, on which certified results do not depend
@@ -56,8 +58,14 @@ def refusal(header: Any) -> str:
         return f"parameters.member: certify of {stated['member']} {instead}"
     if MEMBERS[stated.get("member")].squares and stated.get("groups", 1) != 1:
         return f"parameters.groups: certify of {stated['member']} with groups {instead}"
+    if stated.get("query_groups", 1) != 1:
+        return f"parameters.query_groups: certify of several queries a memory {instead}"
     unknown = [name for name in stated if name not in (*DEFAULTS, *OWN)]
     return f"parameters.{unknown[0]}: certify under it {instead}" if unknown else ""
+
+
+#: Memory, momentum, sum of keys and sum of squares; None where a member has none.
+State = tuple[Matrix, Matrix, Matrix | None, Matrix | None]
 
 
 class _Norm(NamedTuple):
@@ -112,16 +120,38 @@ class Sequence:
             self.marks.append(mark())
             if self.inputs.flag("in/reset", t, False):
                 M, S, z, A = first, first_S, self.first_sum(), self.first_squares()
-            before, active = M, self.inputs.flag("in/active", t, True)
-            if active:
-                A, z = self.squared(A, t), self.summed(z, t)
-                M, S = self.moved(M, S, t) if self.member.momentum else (self.token(M, t, A), S)
-            read = self.read(before if "in/bonus" in self.inputs else M, t, active)
-            reads.append(read if z is None else self.divided(read, z, t))
+            if self.active(t) or self.s["masked_read"] == "memory":
+                state = self.after((M, S, z, A), t) if self.active(t) else (M, S, z, A)
+                reads.append(self.seen(M, state, t, self.active(t)))
+                M, S, z, A = state
+            elif self.s["masked_read"] == "written":
+                reads.append(self.seen(M, self.after((M, S, z, A), t), t, True))
+            else:
+                reads.append(zeros(self.d_out, 1))
         momentum = self.laid(S) if self.member.momentum else None
         seconds = {"out/z": z, "out/A": A, "out/S": momentum}
         own: Results = {name: state for name, state in seconds.items() if state is not None}
         return {"out/y": reads, "out/M": self.laid(M), **own}
+
+    def active(self, t: int) -> bool:
+        """Whether a token writes, by the mask of all rows or by that of its row (DPLRCASE-27)."""
+        if "in/active" not in self.inputs:
+            return True
+        rows = len(self.inputs.shape("in/active")) - 1
+        return bool(self.inputs.arrays["in/active"][(*self.index[:rows], t)])
+
+    def after(self, state: State, t: int) -> State:
+        """What a token that writes leaves of M, S, z and A."""
+        M, S, z, A = state
+        A, z = self.squared(A, t), self.summed(z, t)
+        M, S = self.moved(M, S, t) if self.member.momentum else (self.token(M, t, A), S)
+        return M, S, z, A
+
+    def seen(self, before: Matrix, state: State, t: int, active: bool) -> Matrix:
+        """The read of a token, from the memory before it and the state behind it."""
+        M, _, z, _ = state
+        read = self.read(before if "in/bonus" in self.inputs else M, t, active)
+        return read if z is None else self.divided(read, z, t)
 
     def first(self, name: str) -> Matrix:
         """The memory or the momentum before the first token."""

@@ -259,8 +259,9 @@ def _check_stated(request: Request, name: str) -> None:
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
     for key in ("gate", "log"):
-        if getattr(request, key) is not None and request.rule != "dplr":
-            raise CaseError(f"{name}: {key}: belongs to rule dplr")
+        rules = [each for each, it in SUBJECTS.items() if it.own and key in it.own.drawn]
+        if getattr(request, key) is not None and request.rule not in rules:
+            raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
 
 
 def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:

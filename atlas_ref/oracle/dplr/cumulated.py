@@ -9,12 +9,13 @@ over them has the errors of its logs, in every result and norm.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.program import Inputs
+from atlas_ref.oracle.dplr.program import Inputs, as_it_is, chosen, writers
 from atlas_ref.types import Array
 from tape import ops
 
@@ -45,8 +46,7 @@ def _gates(chunk: int, x: Inputs, logs: Array, rows: bool, rounding: Any) -> Ite
         if (t - first) % chunk == 0:
             total = before = None
         g = logs[..., t, :] if rows else logs[..., t]
-        if "in/active" in x and not x["in/active"][t]:
-            g = 0 * g
+        g = chosen(writers(x, t), partial(as_it_is, g), 0 * g)
         total = g if total is None else total + g
         seen = rounding.touch(total)  # whose sum others round in another order
         yield ops.exp(seen if before is None else seen - before)

@@ -19,7 +19,7 @@ from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
-from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is, chosen, computed, writers
 from atlas_ref.types import Array
 from tape import ops
 
@@ -46,24 +46,56 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
             M, S = _restored(p, first, M), _restored(p, first_S, S)
         if p.held == "memory" and t:
             M, S = ops.stop_gradient(M), ops.stop_gradient(S)
-        writes = "in/active" not in inputs or bool(inputs["in/active"][t])
-        gate, before, rows = _gate(p, x, t, rounding), M, []
-        if own.of.second == "S":
-            state, key = momentum.Moved(M, S), x[WRITTEN][..., t, :]
-            moved = momentum.after_token(p, x, t, gate, state, key, rounding) if writes else None
-            M, S = moved or momentum.at_rest(p, x, t, gate, state, rounding)
-            rows.append(M)
-        for j in range(t * own.steps, (t + 1) * own.steps) if own.of.second != "S" else ():
-            of_row = gate if j == t * own.steps or p.gate_steps else None
-            M = _after_row(p, x, j, of_row, M, writes, rounding)
-            rows.append(M)
-        around = before, rows[0] if p.reads == "first step" else M
+        writes, gate, before = writers(inputs, t), _gate(p, x, t, rounding), momentum.Moved(M, S)
+        (M, S), rows = _after_token(p, x, t, gate, before, writes, rounding)
+        around = before.M, rows[0] if p.reads == "first step" else M
         read = partial(_read, p, x, t, around, gate, writes, rounding)
+        if p.own.masked_read != "memory" and writes is not True:
+            read = partial(_masked, p, x, t, gate, before, writes, rounding, read)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
-    last = _handed_over(p, before if p.last_early else M)
+    last = _handed_over(p, before.M if p.last_early else M)
     after |= {} if by is None else {"out/z": by.z}
     after |= {"out/S": _turned(p, S)} if own.of.second == "S" else {}
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
+
+
+def _after_token(
+    p: Program, x: Inputs, t: int, gate: Array, state: momentum.Moved, writes: Any, by: Any
+) -> tuple[momentum.Moved, list[Array]]:
+    """The state after a token, and the memory after each of its steps."""
+    M, own = state.M, p.own
+    if own.of.second == "S":
+        if writes is False:
+            after = momentum.at_rest(p, x, t, gate, state, by)
+        else:
+            after = momentum.after_token(p, x, t, gate, state, x[WRITTEN][..., t, :], writes, by)
+        return after, [after.M]
+    rows = []
+    for j in range(t * own.steps, (t + 1) * own.steps):
+        of_row = gate if j == t * own.steps or p.gate_steps else None
+        M = _after_row(p, x, j, of_row, M, writes, by)
+        rows.append(M)
+    return momentum.Moved(M, state.S), rows
+
+
+def _masked(
+    p: Program,
+    x: Inputs,
+    t: int,
+    gate: Array,
+    before: momentum.Moved,
+    writes: Any,
+    by: Any,
+    read: Callable[[], Array],
+) -> Array:
+    """The read of a token that is not active in some row or in any (DPLRCASE-28)."""
+    if p.own.masked_read == "zero":
+        shape = (*x["in/q"].shape[:-2], x["in/v"].shape[-1])
+        return chosen(writes, read, ops.zeros_like(x["in/v"], shape=shape))
+    program = p._replace(take=computed)  # what is read alone is no op of the trace
+    after, rows = _after_token(program, x, t, gate, before, True, by)
+    around = before.M, rows[0] if p.reads == "first step" else after.M
+    return chosen(writes, read, _read(program, x, t, around, gate, True, by))
 
 
 def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
@@ -101,27 +133,29 @@ def _first(p: Program, x: Inputs, name: str) -> Array:
 
 
 def _seen(
-    p: Program, x: Inputs, t: int, before: Array, M: Array, gate: Array, writes: bool, rounding: Any
+    p: Program, x: Inputs, t: int, before: Array, M: Array, gate: Array, writes: Any, rounding: Any
 ) -> Array:
     """The memory that the query of a token reads."""
     if p.reads == "before":
         return before
     if p.reads == "decayed":
         return before if gate is None else gate * before
-    if "in/bonus" not in x or not writes:
+    if "in/bonus" not in x or writes is False:
         return M
     u = x["in/bonus"] * x[WRITTEN][..., t, :]
     of = M if p.bonus_of == "after" else before
     of = gate * of if p.bonus_of == "decayed" and gate is not None else of
-    return rounding.way.scaled_sum(x["in/v"][..., t, :, None], u[..., None, :], of)
+    pair = partial(rounding.way.scaled_sum, x["in/v"][..., t, :, None], u[..., None, :], of)
+    return chosen(writes, pair, M)
 
 
 def _read(
-    p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: bool, by: Any
+    p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: Any, by: Any
 ) -> Array:
     """The read of a token from the memories before and after it, by a rounding."""
-    seen = _seen(p, x, t, *around, gate, writes, by)
-    q = x["in/q"][..., t, :]
+    seen, q = _seen(p, x, t, *around, gate, writes, by), x["in/q"][..., t, :]
+    if p.own.query_groups > 1:
+        seen = ops.index(seen, (..., p.own.states(q.shape[-2]), slice(None), slice(None)))
     root = np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(q.dtype)
     y = by.way.matmul(seen, q[..., None])[..., 0]
     for _ in range(0 if p.own.scale == 1 else p.scales):
@@ -147,7 +181,8 @@ def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str
     after: Seconds = {}
     if own.of.second == "A":
         x[WRITTEN], after["out/A"] = preconditioned(p, x, rounding)
-    for name in ("in/k", "in/q", "bare key", WRITTEN):
+    queries = ("in/q",) if own.query_groups == 1 else ()
+    for name in ("in/k", *queries, "bare key", WRITTEN):
         x[name] = x[name] if own.groups == 1 else _spread(p, x[name])
     return x, after
 
@@ -215,16 +250,16 @@ def _gate(p: Program, x: Inputs, t: int, rounding: Any) -> Array:
 
 
 def _after_row(
-    p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: bool, rounding: Any
+    p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: Any, rounding: Any
 ) -> Array:
     """The memory after a row, which a token that is not active leaves as it is."""
     t, step = divmod(j, p.own.steps)
     store = p.store(x, t, rounding) if step + 1 == p.own.steps else as_it_is
-    if writes:
-        after = _written(p, x, j, gate, M, rounding.way)
-        return p.row("M", j, lambda: store(after()))
-    decays = p.gate_silent and gate is not None
-    return p.row("M", j, lambda: store(gate * M if decays else M))
+    silent = gate * M if p.gate_silent and gate is not None else M
+    if writes is False:
+        return p.row("M", j, lambda: store(silent))
+    after = _written(p, x, j, gate, M, rounding.way)
+    return p.row("M", j, lambda: store(chosen(writes, after, silent)))
 
 
 def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:

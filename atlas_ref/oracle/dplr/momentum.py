@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.dplr.program import Inputs, Program
+from atlas_ref.oracle.dplr.program import Inputs, Program, chosen
 from atlas_ref.types import Array
 from tape import ops
 
@@ -21,13 +21,14 @@ class Moved(NamedTuple):
 
 
 def after_token(
-    p: Program, x: Inputs, t: int, gate: Array, state: Moved, key: Array, by: Any
+    p: Program, x: Inputs, t: int, gate: Array, state: Moved, key: Array, writes: Any, by: Any
 ) -> Moved:
-    """The state after a token that is active (DPLR-21).
+    """The state after a token that is active, at least in some rows (DPLR-21).
 
     Args:
         gate: as a row that scales columns of M, None for 1.
         key: which the change is along.
+        writes: True, or the rows in which the token is active.
         by: a rounding.
     """
     M, S, store = *state, p.store(x, t, by)
@@ -46,7 +47,7 @@ def after_token(
         own = (1.0 - momentum[..., None]) * own if p.momentum == "average" else own
         return by.way.scaled_sum(factor, before, own[..., :, None] * key[..., None, :])
 
-    S = p.take("S", t, lambda: store(added()))
+    S = p.take("S", t, lambda: store(chosen(writes, added, last)))
     moves = last if p.momentum == "before" else S
     sign = 1.0 if p.momentum == "negative" else -1.0
 
@@ -55,8 +56,9 @@ def after_token(
 
     if late and gate is not None:
         M = decay(lambda: gate * moved())
-        return Moved(p.take("M", t, lambda: store(M)), S)
-    return Moved(p.take("M", t, lambda: store(moved())), S)
+        return Moved(p.take("M", t, lambda: store(chosen(writes, lambda: M, state.M))), S)
+    silent = gate * state.M if p.gate_silent and gate is not None else state.M
+    return Moved(p.take("M", t, lambda: store(chosen(writes, moved, silent))), S)
 
 
 def at_rest(p: Program, x: Inputs, t: int, gate: Array, state: Moved, by: Any) -> Moved:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is, chosen, writers
 from atlas_ref.types import Array
 from tape import ops
 
@@ -43,22 +43,28 @@ def divisors(p: Program, x: Inputs, inputs: Inputs, rounding: Any) -> Divisors:
             z = ops.zeros_like(first) if p.reset_to_zero else first
         z = ops.stop_gradient(z) if p.held == "memory" and t else z
         before = z
-        writes = "in/active" not in inputs or bool(inputs["in/active"][t])
+        writes, as_if = writers(inputs, t), z
         for j in range(t * n, (t + 1) * n):
             store = p.store(x, t, rounding) if (j + 1) % n == 0 else as_it_is
-            z = p.row("z", j, partial(_added, z, k[..., j, :] if writes else None, store))
+            as_if = as_if + k[..., j, :]
+            z = p.row("z", j, partial(_added, z, k[..., j, :], writes, store))
         seen = before if "before" in (p.normaliser, p.reads) else z
+        if p.own.masked_read == "written" and writes is not True:
+            seen = chosen(writes, partial(as_it_is, seen), as_if)
         found.append(_divisor(p, x, t, seen, rounding))
     return Divisors(found, z)
 
 
-def _added(z: Array, key: Array, store: Callable[[Array], Array]) -> Array:
-    """The sum with one key more, as it is stored; None for a token that is not active."""
-    return store(z if key is None else z + key)
+def _added(z: Array, key: Array, writes: Any, store: Callable[[Array], Array]) -> Array:
+    """The sum with one key more where the token is active, as it is stored."""
+    return store(chosen(writes, lambda: z + key, z))
 
 
 def _divisor(p: Program, x: Inputs, t: int, z: Array, rounding: Any) -> Array:
     """The scaled query's share of the sum, and eps."""
+
+    if p.own.query_groups > 1:
+        z = ops.index(z, (..., p.own.states(x["in/q"].shape[-3]), slice(None)))
 
     def compute() -> Array:
         share = rounding.way.matmul(z[..., None, :], x["in/q"][..., t, :, None])[..., 0, 0]

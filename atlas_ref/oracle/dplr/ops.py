@@ -10,6 +10,7 @@ from atlas_ref.oracle.dplr.formulas import BESIDE, GATES
 from atlas_ref.oracle.dplr.members import NEEDS
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
 from atlas_ref.oracle.dplr.program import named
+from atlas_ref.oracle.dplr.tensors import axes_of
 
 #: Name, inputs and clause of an op.
 Listed = tuple[str, tuple[str, ...], str]
@@ -48,7 +49,7 @@ def listed(case: Any) -> list[Listed]:
     ops += _of_momentum(own, x, gated=gated) if own.of.second == "S" else []
     if own.norm("in/q") == "l2":
         ops.append(("q", ("in/q",), "DPLRCASE-2"))
-    ops += _of_normaliser(own) if own.of.second == "z" else []
+    ops += _of_normaliser(own, masked=_masked(x)) if own.of.second == "z" else []
     return [*ops, _of_read(own, x)]
 
 
@@ -82,7 +83,7 @@ def _of_preconditioner(own: Parameters) -> list[Listed]:
     return [("A", sums, "DPLR-20"), ("written_key", ("A", key), "DPLR-20")]
 
 
-def _of_normaliser(own: Parameters) -> list[Listed]:
+def _of_normaliser(own: Parameters, *, masked: bool) -> list[Listed]:
     """The sum of keys after each row, and what a read is divided by."""
     n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
     ops: list[Listed] = []
@@ -90,7 +91,10 @@ def _of_normaliser(own: Parameters) -> list[Listed]:
         before = named("z", j - 1, n) if j else named("z", n - 1, n) + "[t-1]"
         key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
         ops.append((named("z", j, n), (before, key), "DPLR-19"))
-    return [*ops, ("normaliser", (named("z", n - 1, n), query), "DPLR-19")]
+    seen: tuple[str, ...] = (named("z", n - 1, n),)
+    if masked and own.masked_read == "written":  # also what the token would have added
+        seen += (named("z", n - 1, n) + "[t-1]", *(key for _, (_, key), _ in ops))
+    return [*ops, ("normaliser", (*dict.fromkeys(seen), query), "DPLR-19")]
 
 
 def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
@@ -144,6 +148,37 @@ def _source(own: Parameters, vector: str, key: str) -> tuple[str, ...]:
 
 
 def _of_read(own: Parameters, x: Any) -> Listed:
+    name, inputs, clause = _of_active(own, x)
+    if own.masked_read == "memory" or not _masked(x):
+        return name, inputs, clause
+    if own.masked_read == "written":  # also what the token would have written (DPLRCASE-28)
+        inputs = (*inputs, *(each for each in _of_pair(own, x) if each not in inputs))
+    return name, inputs, "DPLRCASE-28"
+
+
+def _masked(x: Any) -> bool:
+    """Whether some token is not active."""
+    return "in/active" in x and not np.all(x["in/active"])
+
+
+def _of_pair(own: Parameters, x: Any) -> tuple[str, ...]:
+    """What a token writes is made of, and the memory before it."""
+    made = {"in/active", "in/reset", "in/q", "in/y_bar", *GATES}
+    made |= {"in/k"} if own.norm("in/k") == "l2" else set()
+    rows = [each for each in axes_of(x) if each not in made]
+    key = [named("k", j, own.steps) for j in range(own.steps)] if "in/k" in made else []
+    gate = ["gate"] if own.of.gated == "heads" or set(GATES) & x.keys() else []
+    seconds = {
+        "A": ["A[t-1]"],
+        "S": ["S[t-1]"],
+        "z": [named("z", own.steps - 1, own.steps) + "[t-1]"],
+    }
+    last = named("M", own.steps - 1, own.steps) + "[t-1]"
+    return (last, *seconds.get(own.of.second, []), *gate, *key, *sorted(rows))
+
+
+def _of_active(own: Parameters, x: Any) -> Listed:
+    """The read of a token that is active."""
     n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
     if own.of.second == "z":
         return "y", (named("M", n - 1, n), query, "normaliser"), "DPLR-19"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -29,6 +30,8 @@ class Parameters(Frozen):
     Attributes:
         member: name of DPLRCASE-3 whose tensors the case has; None for those of the rule.
         steps, groups, decay, query_scale: of DPLR-1.
+        query_groups: queries of a token that read one memory (DPLRCASE-29).
+        masked_read: what a token that is not active reads (DPLRCASE-28).
         group_order: which value heads share a key head: neighbours, or every H-th (DPLRCASE-26).
         q_norm, k_norm: x / sqrt(sum x^2 + norm_eps) of queries and keys.
         state_layout: axes of the first and the last memory.
@@ -47,6 +50,8 @@ class Parameters(Frozen):
     member: Name | None = None
     steps: Count = 1
     groups: Count = 1
+    query_groups: Count = 1
+    masked_read: Literal["memory", "written", "zero"] = "memory"
     group_order: Literal["blocks", "round_robin"] = "blocks"
     decay: Order | None = None
     query_scale: Literal[1, "1/sqrt(d_in)"] | None = None
@@ -97,6 +102,17 @@ class Parameters(Frozen):
         return (
             each // self.groups if self.group_order == "blocks" else each % (heads // self.groups)
         )
+
+    def ordered(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the order of heads in groups matters: there are several groups of several."""
+        keys = self.groups > 1 and inputs["in/k"].shape[-3] > 1
+        return bool(keys or (self.query_groups > 1 and inputs["in/v"].shape[-3] > 1))
+
+    def states(self, queries: int) -> Array:
+        """The value head that each of so many query heads reads (DPLRCASE-29)."""
+        each: Array = np.arange(queries)
+        blocks, heads = self.group_order == "blocks", queries // self.query_groups
+        return each // self.query_groups if blocks else each % heads
 
     def rounds(self, t: int, first: int, tokens: int) -> bool:
         """Whether the state is rounded after token t (DPLRCASE-14).

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is
+from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is, chosen, writers
 from atlas_ref.types import Array
 from tape import ops
 
@@ -37,10 +37,14 @@ def preconditioned(p: Program, x: Inputs, rounding: Any) -> Keys:
             A = ops.zeros_like(first) if p.reset_to_zero else first
         A = ops.stop_gradient(A) if p.held == "memory" and t else A
         before, key = A, k[..., t, :]
-        writes = "in/active" not in x or bool(x["in/active"][t])
-        moved = partial(_moved, x, t, A, key, rounding) if writes else partial(as_it_is, A)
-        A = p.take("A", t, partial(_stored, p.store(x, t, rounding), moved))
+        moved = partial(_moved, x, t, A, key, rounding)
+        writes = writers(x, t)
+        after = partial(chosen, writes, moved, A)
+        A = p.take("A", t, partial(_stored, p.store(x, t, rounding), after))
         seen = before if p.precond == "before" else A
+        if p.own.masked_read == "written" and writes is not True:
+            # the key of then, along which a masked token is read as if it had been written
+            seen = chosen(writes, partial(as_it_is, seen), moved())
         written.append(p.take("written_key", t, partial(_scaled, p, key, seen, rounding)))
     return Keys(ops.stack(written, axis=-2), A)
 

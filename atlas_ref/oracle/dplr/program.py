@@ -9,6 +9,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.types import Array
+from tape import ops
 
 Inputs = Mapping[str, Array]
 
@@ -29,6 +30,22 @@ def as_it_is(x: Array) -> Array:
 def named(op: str, step: int, steps: int) -> str:
     """The name of an op of one step of a token (DPLRCASE-11)."""
     return op if steps == 1 else f"step{step}/{op}"
+
+
+def writers(x: Inputs, t: int) -> Any:
+    """Whether a token writes; where rows differ, an array of one row for all heads (DPLRCASE-27)."""
+    if "in/active" not in x:
+        return True
+    active = np.asarray(x["in/active"])[..., t].astype(bool)
+    return bool(active.all()) if active.all() == active.any() else active[..., None]
+
+
+def chosen(writes: Any, after: Callable[[], Array], before: Array) -> Array:
+    """What stands behind a token: `after` where it writes, else `before`."""
+    if isinstance(writes, bool):
+        return after() if writes else before
+    behind = (None,) * (len(before.shape) - writes.ndim)
+    return ops.where(writes[(..., *behind)], after(), before)
 
 
 #: What gradients may not go through.

@@ -48,7 +48,7 @@ TENSORS: dict[str, Tensor] = {
     "in/S0": Tensor("... d_out d_in", "0"),
     "in/z0": Tensor("... d_in", "0"),
     "in/A0": Tensor("heads d_in", "0", 0.0),
-    "in/active": Tensor("T", "1", mask=True),
+    "in/active": Tensor("T, or rows T", "1", mask=True),
     "in/reset": Tensor("T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
@@ -93,6 +93,12 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         )
     heads = key_heads(tuple(lead), own.groups)
     T, wide = rows // own.steps, (*lead, rows, d_in)
+    if own.query_groups > 1 and not lead:
+        raise ValueError(
+            f"parameters.query_groups: {own.query_groups}, but in/v has no axis of heads"
+        )
+    reads = lead if own.query_groups == 1 else [*lead[:-1], lead[-1] * own.query_groups]
+    queries = heads if own.query_groups == 1 else tuple(reads)
     memory = (*lead, d_out, d_in) if own.state_layout == "(d_out, d_in)" else (*lead, d_in, d_out)
     gates = ((*lead, T), (*lead, T, d_in))
     of_heads = tuple(tuple(lead[i:]) for i in range(len(lead) + 1))
@@ -101,7 +107,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
     return {
         "in/k": ((*heads, rows, d_in),),
         "in/v": ((*lead, rows, d_out),),
-        "in/q": ((*heads, T, d_in),),
+        "in/q": ((*queries, T, d_in),),
         "in/retain": gates,
         "in/log_retain": gates,
         "in/gate_input": gates,
@@ -119,9 +125,9 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
         **dict.fromkeys(SECOND["A"], ((*heads, d_in),)),
         **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
-        "in/active": ((T,),),
+        "in/active": ((T,), *(((*lead[:-1], T),) if len(lead) > 1 else ())),
         "in/reset": ((T,),),
-        "in/y_bar": ((*lead, T, d_out),),
+        "in/y_bar": ((*reads, T, d_out),),
         **dict.fromkeys(("in/erase_read", "in/erase_write", "in/erase_key", "in/alpha"), (wide,)),
         **dict.fromkeys(("in/kk", "in/a", "in/erase_gate"), (wide,)),
     }
@@ -136,13 +142,19 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
 
 def axes(case: Any) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
-    rank = len(case.inputs["in/v"].shape)
-    found = {"in/active": "T", "in/reset": "T"}
+    return axes_of(case.inputs)
+
+
+def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Axes of each of these inputs that has tokens or steps, as words."""
+    rank = len(inputs["in/v"].shape)
+    rows = "in/active" in inputs and len(inputs["in/active"].shape) > 1
+    found = {"in/active": "... T" if rows else "T", "in/reset": "T"}
     bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
     bare |= set(formulas.BESIDE)
-    for name in case.inputs.keys() - found.keys() - bare:
+    for name in inputs.keys() - found.keys() - bare:
         of_tokens = name in ("in/q", "in/y_bar", *formulas.GATES, *MADE_OF["A"])
-        behind = " d" if len(case.inputs[name].shape) == rank else ""
+        behind = " d" if len(inputs[name].shape) == rank else ""
         found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
     return found
 
@@ -213,7 +225,7 @@ def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     """Numbers of the largest array: the memory or the tokens (CASE-2)."""
     k, v = inputs["in/k"].shape, inputs["in/v"].shape
     most: int = math.prod(v[:-2]) * max(k[-1] * v[-1], v[-2] * max(k[-1], v[-1]))
-    return most
+    return most * parameters.parsed(header).query_groups
 
 
 def draw(
@@ -253,7 +265,7 @@ def draw(
         tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
     if (resets := starts(request)) is not None:
         tensors["in/reset"] = resets
-    return tensors, (*lead, T, request.d_out)
+    return tensors, (*lead[:-1], lead[-1] * own.query_groups, T, request.d_out)
 
 
 def _gated(request: Any, own: Parameters, tensors: dict[str, Array]) -> dict[str, Array]:

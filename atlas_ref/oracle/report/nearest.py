@@ -27,6 +27,9 @@ from atlas_ref.storage import faults
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
 
+#: Tokens of a case in which mistakes alone are searched, where its first ones are right.
+MOST = 256
+
 #: What is said of gradients that nothing explains.
 GRADIENTS = "the case's own: gradients alone are not right"
 
@@ -133,14 +136,21 @@ class Nearest:
             return Looked(f"not searched: {tokens_of(case)} tokens are more than {LONGEST}")
         shorter, of_part = _shorter(checked, part), f" (its first {LONGEST} tokens)"
         if not _judged(shorter.rows):
-            return Looked(
-                f"not searched: the first {LONGEST} of {tokens_of(case)} tokens alone are right "
-                "(atlas-ref identify searches them all)"
-            )
+            return self._behind(checked, rows)
         found = self._search(shorter, shorter.rows)
         return found if not found.words else found._replace(words=f"{found.words}{of_part}")
 
-    def _search(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
+    def _behind(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
+        """Mistakes alone, where a case of more tokens is wrong behind the first ones."""
+        tokens, own = tokens_of(checked.case), SUBJECTS[checked.case.header.rule].own
+        if own is not None and own.searched is not None and tokens <= MOST:
+            return self._search(checked, rows, depth=0)
+        return Looked(
+            f"not searched: the first {LONGEST} of {tokens} tokens alone are right "
+            "(atlas-ref identify searches them all)"
+        )
+
+    def _search(self, checked: Checked, rows: Sequence[Comparison], *, depth: int = 2) -> Looked:
         """The search of a case of few tokens."""
         names, case = _compared(rows), checked.case
         values, own = _values(rows), SUBJECTS[case.header.rule].own
@@ -152,7 +162,7 @@ class Nearest:
             if name in names and (not values or name.startswith("out/"))
         }
         try:
-            answer = identify(case, mine, dtype=checked.dtype, progress=self._progress)
+            answer = identify(case, mine, depth=depth, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
             return Looked()
         except Exception as error:  # it would fail again; the verdict stands (SRC-25)

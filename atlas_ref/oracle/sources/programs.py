@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -179,15 +179,27 @@ class Isolated:
 
     Use it in a `with` statement, which starts it, or call `close`.
 
+    Args:
+        python: the interpreter of the process, where it is not this one; it has to import atlas_ref.
+        path: folders that it imports from, before those of its environment.
+
     Raises:
         CaseError: when it is started, by `with` or the first case, and the function cannot be
             imported.
     """
 
-    def __init__(self, name: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: float = TIMEOUT,
+        python: str | os.PathLike[str] = sys.executable,
+        path: Sequence[str | os.PathLike[str]] = (),
+    ) -> None:
         if not timeout > 0:
             raise CaseError(f"timeout: must be greater than 0, found {timeout:g}")
         self._name, self._timeout = name, timeout
+        self._python, self._path = os.fspath(python), [os.fspath(each) for each in path]
         self._process: subprocess.Popen[Any] | None = None
         self._replies: IO[bytes] | None = None
 
@@ -253,9 +265,15 @@ class Isolated:
         reading, writing = os.pipe()
         # -P: the current folder is not the first to be imported from, where any file may lie
         module = "atlas_ref.oracle.sources.worker"
-        words = [sys.executable, "-P", "-m", module, self._name, str(writing)]
+        words = [self._python, "-P", "-m", module, self._name, str(writing)]
+        variables = {"PYTHONPATH": os.pathsep.join(self._path)} if self._path else {}
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,), start_new_session=True
+            words,
+            stdin=subprocess.PIPE,
+            stdout=2,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env={**os.environ, **variables},
         )
         os.close(writing)
         self._replies = os.fdopen(reading, "rb", buffering=0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
-from atlas_ref.oracle.dplr import formulas, loop, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, overflow, reading
@@ -34,9 +34,6 @@ NAMES = "|".join(
 RESULTS = re.compile(rf"out/(y|M|S|z|A)|grad/({NAMES})")
 STATE = re.compile("out/(M|S|z|A)")
 
-#: Results that a call leaves to the next one (DPLR-7).
-LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
-
 #: Tokens that chunks of public kernels have.
 CHUNKS = (16, 32, 64, 128)
 
@@ -54,21 +51,56 @@ def _evaluate(
 ) -> tuple[dict[str, Array], None]:
     own = parameters.parsed(case.header)
     x = formulas.applied(own, inputs)
+    call = partial(_call, own, form=form, chunk=chunk)
+    return masked.run(own, x, tensors.axes_of(x), call), None
+
+
+def _call(
+    own: Parameters, inputs: dict[str, Array], *, form: str, chunk: int | None
+) -> dict[str, Array]:
+    """Results of given gates and step sizes, a masked token reading the memory (DPLR-7)."""
+    x = dict(inputs)
     for name in ("in/k", "in/q"):
         x[name] = _normed(own, name, x[name])
-    member, seconds = own.of, dict[str, Array]()
-    if member.second == "A":
+    x = masked.quiet(own, x)
+    seconds: dict[str, Array] = {}
+    if own.of.second == "A":
         x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
-    if own.group_order == "round_robin":
+    if own.group_order == "round_robin" or own.query_groups > 1:
         own, x = _of_value_heads(own, x)
+    if own.query_groups > 1:
+        return _read_by_groups(own, x, form, chunk) | seconds
+    return _read_by_one(own, x, form, chunk) | seconds
+
+
+def _read_by_groups(
+    own: Parameters, x: dict[str, Array], form: str, chunk: int | None
+) -> dict[str, Array]:
+    """Results with several query heads a memory: a run for each of them (DPLRCASE-29)."""
+    heads = own.states(x["in/q"].shape[-3])
+    by_state = [np.flatnonzero(heads == v) for v in range(x["in/v"].shape[-3])]
+    runs = []
+    for i in range(own.query_groups):
+        q = ops.index(x["in/q"], (..., [each[i] for each in by_state], slice(None), slice(None)))
+        runs.append(_read_by_one(own, {**x, "in/q": q}, form, chunk))
+    y = ops.concatenate([run["out/y"] for run in runs], axis=-3)
+    place = np.argsort([each[i] for i in range(own.query_groups) for each in by_state])
+    return {**runs[0], "out/y": ops.index(y, (..., place, slice(None), slice(None)))}
+
+
+def _read_by_one(
+    own: Parameters, x: dict[str, Array], form: str, chunk: int | None
+) -> dict[str, Array]:
+    """Results of tokens with one query for each memory or key head."""
+    member = own.of
     fields = members.tokens(member, x, lambda z: dplr.of_groups(z, own.groups))
     for name in ("k", "q", "retain", "log_retain", "bonus"):
         if f"in/{name}" in x:
             fields[name] = x[f"in/{name}"]
     fields["k"] = x.get(members.WRITTEN, x["in/k"])
     if member.second == "S":
-        return _with_momentum(own, x), None
-    if member.gated == "heads":
+        return _with_momentum(own, x)
+    if member.gated == "heads" and "retain" not in fields:
         fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
     fields |= _masks(x)
     config, tokens = _config(own, x), dplr.Tokens(**fields)
@@ -76,16 +108,19 @@ def _evaluate(
     if member.second == "z":
         first = _with_sum(own, config, x)
         after, y = normalised_reads.run(config, tokens, first, run=run)
-        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}, None
+        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}
     last, y = run(config, tokens, _start(own, config, x))
-    return {"out/y": y, "out/M": _turned(own, last.M), **seconds}, None
+    return {"out/y": y, "out/M": _turned(own, last.M)}
 
 
 def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, dict[str, Array]]:
-    """Keys and queries of each value head, h of them those of key head h mod H (DPLRCASE-26)."""
+    """Keys and queries of each value head (DPLR-6, DPLRCASE-26); queries of their own heads stay."""
     wide = dict(x)
-    for name in ("in/k", "in/q", members.WRITTEN) if own.groups > 1 else ():
-        if name in x:
+    queries = ("in/q",) if own.query_groups == 1 else ()
+    for name in ("in/k", *queries, members.WRITTEN) if own.groups > 1 else ():
+        if name in x and own.group_order == "blocks":
+            wide[name] = dplr.of_groups(x[name], own.groups)
+        elif name in x:
             *lead, heads, rows, d = x[name].shape
             each = ops.expand_dims(x[name], -4)
             each = ops.broadcast_to(each, (*lead, own.groups, heads, rows, d))
@@ -191,8 +226,10 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
-    if own.group_order != "blocks" and (own.groups == 1 or inputs["in/k"].shape[-3] == 1):
+    if own.group_order != "blocks" and not own.ordered(inputs):
         reasons["parameters.group_order"] = "all value heads have one key head, or each its own"
+    if own.masked_read != "memory" and np.all(inputs.get("in/active", 1)):
+        reasons["parameters.masked_read"] = "no token is masked"
     if own.log_chunk is not None and not set(formulas.GATES) & inputs.keys():
         reasons["parameters.log_chunk"] = "there is no tensor of gates"
     elif own.norm_eps != 1e-6 and own.of.floor:
@@ -260,6 +297,7 @@ SUBJECT = Subject(
         undeclared=_undeclared,
         features=_features,
         drawing=DRAWING,
+        drawn=("gate", "log"),
         check_form=_check_form,
         searched=Searched(
             settings=listed.settings,
@@ -274,6 +312,6 @@ SUBJECT = Subject(
         ),
         forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
-        calls=Calls(axes=tensors.axes, left=lambda name: LEFT.get(name, ""), returns=True),
+        calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
     ),
 )

@@ -216,6 +216,7 @@ class Own(NamedTuple):
             where the rule says which do.
         forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
+        drawn: settings of a new case that other rules do not have.
         presets: settings of new cases by a name.
         drawing: what a sweep draws of it; None where it draws no case.
         calls: how a call of it is cut; None where that is not done.
@@ -250,6 +251,7 @@ class Own(NamedTuple):
     check_form: Callable[[Any, str, int | None], None] | None = None
     forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
+    drawn: tuple[str, ...] = ()
     presets: Mapping[str, Preset] = {}
     drawing: Drawing | None = None
     calls: Calls | None = None

@@ -21,9 +21,12 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "deep_faults": ("package", "fault", "measured"),
 }
 
+#: What stands beside the set, which a run may leave as it is.
+BESIDE = ("family", "family_faults", "deep", "deep_faults", "bracket", "rnn", "chunks")
+
 
 def with_kept(now: Data, before: Mapping[str, Any]) -> Data:
-    """This run's data, with the recorded rows of packages that it did not find.
+    """This run's data, with the recorded rows of packages that it did not find or ask.
 
     Args:
         now: of this run.
@@ -33,16 +36,19 @@ def with_kept(now: Data, before: Mapping[str, Any]) -> Data:
     data = dict(now)
     if same_set:
         data["implementations"] = _rows("implementations", now, before, date)
+    data |= {name: _whole(before[name], date) for name in BESIDE if name not in now}
     for name in ("family", "deep"):
-        if _sizes(now[name]) == _sizes(before.get(name, {})):
+        if name in now and _sizes(now[name]) == _sizes(before.get(name, {})):
             found = {name: now[name]["found"]}, {name: before[name]["found"]}
             data[name] = {**now[name], "found": _rows(name, *found, date)}
     for name in ("family_faults", "deep_faults"):
-        data[name] = _rows(name, now, before, date)
+        if name in now:
+            data[name] = _rows(name, now, before, date)
     for name in ("bracket", "chunks"):
-        if "missing" in now[name] and "missing" not in before.get(name, {"missing": ""}):
+        if "missing" in now.get(name, {}) and "missing" not in before.get(name, {"missing": ""}):
             data[name] = _dated(before[name], date)
-    data["rnn"] = _columns(now["rnn"], before.get("rnn", {}), date)
+    if "rnn" in now:
+        data["rnn"] = _columns(now["rnn"], before.get("rnn", {}), date)
     return data
 
 
@@ -54,6 +60,15 @@ def absent(row: Mapping[str, Any]) -> bool:
 def asked_on(row: Mapping[str, Any]) -> str:
     """Words of the page for a row that is kept; none for one of this run."""
     return f", asked {row['kept']}" if "kept" in row else ""
+
+
+def _whole(part: Any, date: str) -> Any:
+    """A part that this run did not measure at all."""
+    if isinstance(part, list):
+        return [_dated(row, date) for row in part]
+    if "found" in part:
+        return {**part, "found": [_dated(row, date) for row in part["found"]]}
+    return _dated(part, date)
 
 
 def _dated(row: Mapping[str, Any], date: str) -> Data:

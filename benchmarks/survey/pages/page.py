@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atlas_ref.oracle.identify.stated import setting
-from benchmarks.survey.pages import deep, family
+from benchmarks.survey.pages import deep, family, field
 from benchmarks.survey.pages.kept import asked_on
 
 Data = Mapping[str, Any]
@@ -17,8 +17,8 @@ Data = Mapping[str, Any]
 INTRODUCTION = """# Survey of public implementations
 
 What code that others wrote and publish computes, asked by the adapters of
-[`examples/adapters/public`](../examples/adapters/public/README.md) and judged by `atlas-ref`. One command writes this page from what
-it finds (`make survey`, extra `bench`):
+[`examples/adapters`](../examples/adapters/README.md) and judged by `atlas-ref`. One command writes this page from what
+it finds (`make survey`):
 
     python -m benchmarks.survey {name} --write specs/survey
 
@@ -29,9 +29,23 @@ right or wrong, and nothing about its other functions, its kernels or its speed.
 it is known.
 """
 
-KEPT = """A row that says `asked` and a date was not asked again, since its package was absent from this run:
+KEPT = """A row that says `asked` and a date was not asked again in this run, or its package was absent from it:
 it stands as the run of that date recorded it."""
 ALL_ASKED = "Every row was asked in it."
+
+FIELD = """## The field
+
+Each package is installed by itself, with the pins of [`packages.toml`](../benchmarks/survey/field/packages.toml), in an environment
+that the command makes (`build/survey`), and every function of it is asked all vectors of its rule or [member](dplr_cases.md) in {sets}:
+{vectors}. `--only PACKAGE` asks one again; the other rows stand with their dates.
+
+- A case PASSes where every value and every gradient that the function returns is within the [tolerance](tolerance.md). The worst error
+  is that of a value, in tolerances: 1 is what is allowed.
+- Members are asked the vectors as they stand, in float32 unless the row says otherwise. What a function does not take is not asked,
+  and named behind *lacks* with the number of vectors. Functions of a rule with conventions are asked the vector under their own
+  (see [below](#which-cases)).
+- A package that cannot be installed is a row that says why.
+"""
 
 CONVENTIONS = """## Which convention
 
@@ -173,6 +187,7 @@ def page(data: Data) -> str:
     rows = data["implementations"]
     parts = [
         _introduction(data),
+        *_field(data),
         CONVENTIONS,
         _table(CONVENTION_HEAD, [_convention(row) for row in rows]),
         CASES.format(**data["set"]),
@@ -188,20 +203,38 @@ def page(data: Data) -> str:
         ),
         OTHERS,
         _table(OTHER_HEAD, list(data["others"].items())),
+        *(_beside(data) if "family" in data else ()),
+    ]
+    return "\n".join(parts)
+
+
+def _beside(data: Data) -> list[str]:
+    """What does not come from the sets."""
+    return [
         *family.parts(data["family"], data["family_faults"], _table),
         *deep.parts(data["deep"], data["deep_faults"], _table),
         BRACKET_TITLE + _bracket(data),
         *_rnn(data["rnn"]),
         CHUNKS_TITLE + _chunks(data["chunks"]),
     ]
-    return "\n".join(parts)
+
+
+def _field(data: Data) -> list[str]:
+    said = data["field"]
+    sets = [f"{each['cases']} of `{each['name']}`" for each in said["sets"]]
+    names = " and ".join(f"`{each['name']}`" for each in said["sets"])
+    text = FIELD.format(sets=names, vectors=f"{' and '.join(sets)} of all rules")
+    return [text, _table(field.HEAD, field.lines(said["rows"], data["date"]))]
 
 
 def _introduction(data: Data) -> str:
-    parts = [data["rnn"], data["bracket"], data["chunks"], *data["implementations"]]
-    parts += [*data["deep"]["found"], *data["family"]["found"]]
-    parts += [*data["deep_faults"], *data["family_faults"]]
-    kept = KEPT if any("kept" in part for part in parts) else ALL_ASKED
+    parts = list(data["implementations"])
+    days = {row["date"] for row in data["field"]["rows"]} - {data["date"]}
+    if "family" in data:
+        parts += [data["rnn"], data["bracket"], data["chunks"]]
+        parts += [*data["deep"]["found"], *data["family"]["found"]]
+        parts += [*data["deep_faults"], *data["family_faults"]]
+    kept = KEPT if days or any("kept" in part for part in parts) else ALL_ASKED
     return INTRODUCTION.format(name=data["set"]["name"], date=data["date"], kept=kept)
 
 

@@ -1,4 +1,5 @@
-"""Newton-Schulz of PyTorch's Muon, optax's Muon, muon-optimizer and titans-pytorch.
+"""Newton-Schulz of PyTorch's Muon, optax's Muon, muon-optimizer, heavyball, titans-pytorch,
+python-titans-miras and gram-newton-schulz.
 
     atlas-ref check cases/ --impl of_newton_schulz:optax_muon
 
@@ -20,6 +21,15 @@ from atlas_ref.conventions import resolve
 from atlas_ref.parts.newton_schulz import coefficient_table
 
 SOURCE = "Newton-Schulz of Muon, NS-1"
+
+#: Rows of coefficients that a function of heavyball has in place of an argument.
+ROWS = [
+    [4.0848, -6.8946, 2.9270],
+    [3.9505, -6.3029, 2.6377],
+    [3.7418, -5.5913, 2.3037],
+    [2.8769, -3.1427, 1.2046],
+    [2.8366, -3.0525, 1.2012],
+]
 Settings = tuple[tuple[tuple[float, ...], ...], float]
 
 
@@ -68,11 +78,46 @@ def _muon(G: Any, settings: Settings) -> Any:
     return _zeropower_via_newtonschulz(G, _one_row(rows), len(rows), eps)
 
 
-def _titans(G: Any, settings: Settings) -> Any:
-    rows, eps = settings
-    return imported("titans_pytorch.neural_memory").newtonschulz5(
-        G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows)
-    )[0, 0]
+def _titans(module: str) -> Callable[[Any, Settings], Any]:
+    """The function of titans-pytorch, and of its copy in other files."""
+
+    def call(G: Any, settings: Settings) -> Any:
+        rows, eps = settings
+        return imported(module).newtonschulz5(
+            G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows)
+        )[0, 0]
+
+    return call
+
+
+def _muon_optimizer(G: Any, settings: Settings) -> Any:
+    rows, _ = settings
+    return imported("muon").zeropower_via_newtonschulz5(G, len(rows))
+
+
+def _gram(name: str) -> Callable[[Any, Settings], Any]:
+    """A class of gram-newton-schulz, without its kernels for CUDA and torch.compile."""
+
+    def call(G: Any, settings: Settings) -> Any:
+        rows, eps = settings
+        options = {"ns_epsilon": eps, "ns_use_kernels": False, "compile_kwargs": None}
+        coefficients = [list(row) for row in rows]
+        package = imported("gram_newton_schulz.gram_newton_schulz")
+        return getattr(package, name)(ns_coefficients=coefficients, **options)(G)
+
+    return call
+
+
+def _heavyball(name: str) -> Callable[[Any, Settings], Any]:
+    """A function of heavyball, without torch.compile."""
+
+    def call(G: Any, settings: Settings) -> Any:
+        utils = imported("heavyball.utils")
+        utils.compile_mode = None
+        rows, eps = settings
+        return getattr(utils, name)(G, len(rows), eps)
+
+    return call
 
 
 def _optax(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +156,7 @@ titans_muon = Implementation(
     "newton_schulz",
     {"newton_schulz": {"guard": "clamp"}},
     SOURCE,
-    _torch(_titans),
+    _torch(_titans("titans_pytorch.neural_memory")),
     dtypes=("float32", "float64"),
 )
 optax_muon = Implementation(
@@ -122,4 +167,48 @@ optax_muon = Implementation(
     SOURCE,
     _optax,
     dtypes=("float32", "float64"),
+)
+miras_muon = titans_muon._replace(
+    label="newtonschulz5 of the copy",
+    package="python-titans-miras",
+    answer=_torch(_titans("titans_miras.neural_memory")),
+)
+heavyball_legacy = Implementation(
+    "legacy_zeropower_via_newtonschulz5",
+    "heavyball",
+    "newton_schulz",
+    {"newton_schulz": {"guard": "clamp", "coefficients": "muon", "steps": 5}},
+    SOURCE,
+    _torch(_heavyball("legacy_zeropower_via_newtonschulz5"), gradients=False),
+    dtypes=("float64",),
+    note="all but float64 is rounded to bfloat16 by chance; a comment adds eps to the norm, the code takes the larger",
+)
+heavyball_rows = heavyball_legacy._replace(
+    label="zeropower_via_newtonschulz5",
+    convention={"newton_schulz": {"guard": "clamp", "coefficients": ROWS, "steps": 5}},
+    answer=_torch(_heavyball("zeropower_via_newtonschulz5"), gradients=False),
+)
+muon_optimizer = Implementation(
+    "zeropower_via_newtonschulz5",
+    "muon-optimizer",
+    "newton_schulz",
+    {"newton_schulz": {"guard": "add", "coefficients": "muon", "eps": 1e-7}},
+    SOURCE,
+    _torch(_muon_optimizer, gradients=False),
+    dtypes=("bfloat16",),
+    note="arithmetic in bfloat16 throughout",
+)
+gram_standard = Implementation(
+    "StandardNewtonSchulz, without kernels",
+    "gram-newton-schulz",
+    "newton_schulz",
+    {"newton_schulz": {"guard": "add"}},
+    SOURCE,
+    _torch(_gram("StandardNewtonSchulz"), gradients=False),
+    dtypes=("float16",),
+    note="iterates in float16, whatever it gets",
+)
+gram = gram_standard._replace(
+    label="GramNewtonSchulz, without kernels",
+    answer=_torch(_gram("GramNewtonSchulz"), gradients=False),
 )

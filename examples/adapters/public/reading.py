@@ -97,7 +97,7 @@ class Implementation(NamedTuple):
         theirs = resolve(case.get("convention", "spec"), rule=self.rule)
         mine = resolve(self.convention, rule=self.rule)
         if self.rule == "newton_schulz":
-            return _settings_apart(theirs, mine)
+            return _settings_apart(theirs, mine, self.convention.get("newton_schulz", {}))
         if (
             mine.gate == "none"
             and theirs.gate == "retain"
@@ -142,12 +142,17 @@ class Implementation(NamedTuple):
         return self.wants(dict(inputs)) if self.wants is not None else ""
 
 
-def _settings_apart(convention: Convention, mine: Convention) -> str:
+def _settings_apart(convention: Convention, mine: Convention, stated: Mapping[str, Any]) -> str:
+    """The first setting that is another; free ones count where an implementation fixes them."""
     theirs, ours = (
         convention.newton_schulz_settings.model_dump(),
         mine.newton_schulz_settings.model_dump(),
     )
-    apart = [key for key, value in theirs.items() if key not in FREE and value != ours[key]]
+    apart = [
+        key
+        for key, value in theirs.items()
+        if (key in stated or key not in FREE) and value != ours[key]
+    ]
     return (
         f"newton_schulz.{apart[0]} {theirs[apart[0]]}: it computes {ours[apart[0]]}"
         if apart

@@ -16,6 +16,8 @@ def said():
     data = json.loads(DATA.read_text())
     for part in parts(data):
         part.pop("kept", None)
+    for row in data["field"]["rows"]:
+        row["date"] = data["date"]
     return data
 
 
@@ -75,7 +77,8 @@ def test_the_page_says_which_rows_were_not_asked_again():
     before = said()
     assert "Every row was asked in it." in page(before)
     text = page(kept.with_kept(without("fla-core"), before))
-    assert "was not asked again, since its package was absent from this run" in text
+    assert "was not asked again in this run, or its package was absent from it" in text
+    text = text[text.index("## Which convention") :]
     rows = [line for line in text.splitlines() if line.startswith("| fla-core 0")]
     assert rows
     assert all(f", asked {before['date']} |" in line for line in rows)
@@ -101,6 +104,16 @@ def test_what_answers_another_question_is_not_kept():
     merged = kept.with_kept(absent, other)
     for name in ("implementations", "deep_faults", "family_faults", "family"):
         assert merged[name] == absent[name]
+
+
+def test_what_a_run_did_not_measure_at_all_stays_with_its_date():
+    before = said()
+    now = {"date": "2030-01-02", **{name: before[name] for name in ("set", "implementations")}}
+    merged = kept.with_kept(now, before)
+    for name in kept.BESIDE:
+        whole = merged[name]
+        rows = whole if isinstance(whole, list) else whole.get("found", [whole])
+        assert {row["kept"] for row in rows} == {before["date"]}, name
 
 
 def test_a_package_that_is_there_is_never_replaced():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from benchmarks.survey import catalogue, run
+from benchmarks.survey import catalogue, restate, run
 from benchmarks.survey.restate import OWN, asked
 from tests.support.casefiles import some
 from tests.support.close import EXACT, assert_close
@@ -170,7 +170,7 @@ def test_no_question_is_asked_twice():
         asked(case(convention=each), claim(convention={"gate": "forget"}))
         for each in ("spec", {"read": "before"})
     ]
-    assert [each.why for each in run.once(both)] == ["", run.SAME]
+    assert [each.why for each in restate.once(both)] == ["", restate.SAME]
 
 
 def folder_of(tmp_path, *requests):

@@ -183,6 +183,29 @@ def decayed(case: Case) -> dict[str, Any]:
     return sequences(case, M0=first)
 
 
+def undecayed(case: Case, *of: str) -> dict[str, Any]:
+    """Chunks of 16 with their writes beside what is left of the first memory, by hand."""
+    x = {n.removeprefix("in/"): np.asarray(v) for n, v in case.inputs.items()}
+    y, last = np.zeros_like(x["v"]), []
+    for h in range(H):
+        M = x["M0"][h]
+        for begin in range(0, T, 16):
+            start, rows = M, []
+            for t in range(begin, min(begin + 16, T)):
+                gate, k = x["retain"][h, t], x["k"][h, t]
+                M = M * gate
+                rest = start * np.prod(x["retain"][h, begin : t + 1], axis=0)
+                found = (rest + sum(rows) if "erases" in of else M) @ k
+                change = x["beta"][h, t] * (x["v"][h, t] - found)
+                M = M + np.outer(change, k)
+                rows.append(np.outer(change, k))
+                seen = rest + sum(rows) if "reads" in of else M
+                y[h, t] = seen @ x["q"][h, t] / np.sqrt(K)
+            M = rest + sum(rows) if "writes" in of else M
+        last.append(M)
+    return {"y": y, "M": np.stack(last)}
+
+
 M0, RETAIN, BETA = tensor(KDA, "M0"), tensor(KDA, "retain"), tensor(KDA, "beta")
 
 #: Words of a mistake, the case, and what a program by hand returns that makes it.
@@ -229,6 +252,21 @@ PLANTS = [
         "a last chunk of 16 was filled up with copies of the last token and its gate",
         KDA,
         lambda: padded(KDA, None),
+    ),
+    (
+        "in chunks of 16 reads see the writes of the chunk without the gates behind them",
+        KDA,
+        lambda: undecayed(KDA, "reads"),
+    ),
+    (
+        "in chunks of 16 erases see the writes of the chunk without the gates behind them",
+        KDA,
+        lambda: undecayed(KDA, "erases"),
+    ),
+    (
+        "in chunks of 16 the chunk's last memory takes its writes without the gates behind them",
+        KDA,
+        lambda: undecayed(KDA, "writes"),
     ),
     ("out/M lacked the last 4 tokens", KDA, lambda: {**planted(KDA), "M": part(KDA, 0, 32)["M"]}),
     ("out/M was in/M0", KDA, lambda: {**planted(KDA), "M": M0}),

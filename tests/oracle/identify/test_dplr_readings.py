@@ -27,7 +27,7 @@ def made(member=None, *, logs=False, start=True, bar=False, drop=(), events=True
     case = new(Request(rule="dplr", draw=1, parameters=chosen, **sizes | fields))
     x = {name: value for name, value in case.inputs.items() if name not in drop}
     if "in/active" in x:
-        x["in/active"] = np.array([1, 1, 0, 1, 1, 0, 1], np.uint8)
+        x["in/active"] = np.array([1, 0, 1, 1, 1, 0, 1], np.uint8)
     draw = np.random.default_rng(6)
     if start:
         x["in/M0"] = draw.standard_normal((*x["in/v"].shape[:-2], sizes["d_out"], sizes["d_in"]))

@@ -75,6 +75,11 @@ CASES = {
     "rows": by_value(None, parameters={"decay": "before_error"}),
     "retention": made("retention"),
     "robin": made("precond_kda", parameters={"groups": 2, "group_order": "round_robin"}),
+    "written": made("kda", parameters={"masked_read": "written", **KEYS}, logs=True),
+    "moved": made("momentum_delta", parameters={"masked_read": "written"}),
+    "summed": made("linear_attn_normalized", parameters={"masked_read": "written"}),
+    "keyed": made("precond_kda", parameters={"masked_read": "written"}),
+    "zero": made("rwkv6", parameters={"masked_read": "zero"}),
     "squares": made("precond_kda", parameters={"groups": 2, **KEYS}),
     "momentum": made("momentum_delta", parameters={"groups": 2, **KEYS}, logs=True, d_out=2),
     "turned": made(

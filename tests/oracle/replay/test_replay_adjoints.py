@@ -114,7 +114,9 @@ def backward(case, values, *, mistake=""):
     ],
 )
 def test_a_mistake_of_a_backward_pass_is_named_where_it_shows_first(mistake, op, token, dtype):
-    case = new(Request(rule="titans_lmm", tokens=6, d_in=3, d_out=3, seed=1, cotangent=True))
+    case = new(
+        Request(rule="titans_lmm", draw=1, tokens=6, d_in=3, d_out=3, seed=1, cotangent=True)
+    )
     kind = trace(case, dtype=dtype)["trace/M"].dtype
     whole = trace(case)
     mine = {

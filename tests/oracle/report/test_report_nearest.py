@@ -16,7 +16,7 @@ from atlas_ref.oracle.report import nearest
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
 from atlas_ref.oracle.sources.answers import Answer
-from atlas_ref.oracle.sweep.first import tokens_of
+from atlas_ref.oracle.sweep.first import first_tokens, tokens_of
 from tests.oracle.family.test_departures import case_of
 from tests.support.casefiles import written
 
@@ -124,10 +124,20 @@ def test_a_longer_case_is_searched_by_its_first_tokens(again):
 
 
 @pytest.mark.clause("SRC-27")
-def test_a_mistake_behind_the_first_tokens_is_not_searched():
+def test_a_mistake_behind_the_first_tokens_is_searched_in_all_of_them():
     case = delta("late", 70, **SIZES)
     found = evaluate(case).tensors
-    y = np.where(np.arange(70)[:, None] < 66, found["out/y"], 1.0)
-    done = checked(case, source=lambda each: Answer({"out/y": y[..., : tokens_of(each), :]}))
+    early = {"out/M": evaluate(first_tokens(case, 64)).tensors["out/M"]}
+
+    def source(each):
+        return Answer(dict(found) | early if tokens_of(each) == 70 else evaluate(each).tensors)
+
+    done = checked(case, source=source)
+    words = "as if out/M lacked the last 6 tokens, under the case's own convention: then this would"
+    assert Nearest().words(done, done.rows) == f"{words} be right"
+    other = case_of(rule="hebbian", tokens=70)
+    y = evaluate(other).tensors["out/y"]
+    last = np.where(np.arange(70)[:, None] < 66, y, 1.0)
+    done = checked(other, source=lambda each: Answer({"out/y": last[..., : tokens_of(each), :]}))
     words = Nearest().words(done, done.rows)
     assert words.startswith("not searched: the first 64 of 70 tokens alone are right")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,51 +9,19 @@ import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.features import features
-from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr.sweep import cut
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.identify.identify import identify
 from tests.support import plain_loops
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
-from tests.support.dplr_cases import of_case
-from tests.truth import dplr_trace as literal
+from tests.support.dplr_cases import ROBIN, STEP, by_loop, made, of, weighed
 
-ROBIN = {"groups": 2, "group_order": "round_robin"}
 ROUNDED = Tolerance("ROUNDED", 1e-12)
-STEP = 1e-30
 
 #: Every kind of state and erase, a batch axis among them.
 NAMES = (None, "kda", "delta", "gdn2", "qwen3_next", "rwkv6", "rwkv7", "retention")
 NAMES += ("precond_kda", "linear_attn_normalized", "momentum_delta")
-
-
-def made(member: str | None, parameters: dict[str, Any] = ROBIN, **sizes: Any) -> Any:
-    """A case of three key heads of two value heads each, with silent tokens, a reset and states."""
-    own = parameters if member is None else {"member": member, **parameters}
-    request = {"tokens": 5, "d_in": 3, "d_out": 2, "heads": 3, "seed": 5, "cotangent": True}
-    case = new(Request(rule="dplr", parameters=own, **{"pulse": 2, "reset": 3} | request | sizes))
-    draw = np.random.default_rng(6)
-    states = {n[4:]: x.shape for n, x in evaluate(case).tensors.items() if n != "out/y"}
-    more = {
-        f"in/{name}{end}": draw.standard_normal(shape)
-        for name, shape in states.items()
-        for end in ("0", "_bar")
-    }
-    more |= {name: np.abs(x) for name, x in more.items() if name in ("in/z0", "in/A0")}
-    return make(case.header.plain(), {**case.inputs, **more})
-
-
-def by_loop(case: Any, x: dict[str, Any]) -> dict[str, Any]:
-    """Results of the loop of the clauses, head by head, of inputs that may be complex."""
-    bare, own = of_case(case)
-    bare |= {name.removeprefix("in/"): value for name, value in x.items()}
-    y, M, *second = literal.run(bare, own, lambda op, head, t, value: value)
-    return {"out/y": y, "out/M": M} | ({f"out/{own.second}": second[0]} if second else {})
-
-
-def weighed(case: Any, results: dict[str, Any]) -> Any:
-    return sum(np.sum(case.inputs[f"in/{n[4:]}_bar"] * value) for n, value in results.items())
 
 
 @pytest.mark.clause("DPLRCASE-26")
@@ -75,11 +41,6 @@ def test_results_and_gradients_are_those_of_the_loop(member: str | None) -> None
         assert_close(name, np.sum(ours[f"grad/{name[3:]}"] * along), slope, ANALYTIC)
     blocks = make(case.header.plain() | {"parameters": {**of(case), "group_order": "blocks"}}, x)
     assert_differs("y", ours["out/y"], evaluate(blocks).tensors["out/y"], 1e-3)
-
-
-def of(case: Any) -> dict[str, Any]:
-    parameters: dict[str, Any] = case.header["parameters"]
-    return parameters
 
 
 @pytest.mark.clause("DPLRCASE-26", "DPLRCASE-6")

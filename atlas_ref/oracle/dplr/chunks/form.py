@@ -45,6 +45,13 @@ MISTAKES = {
     "dM dropped": "cotangents of the memory stop at a chunk",
 }
 
+#: Mistakes that are named and are no mutants of a published set, and their words.
+UNDECAYED = {
+    "reads of writes undecayed": "reads see the writes of the chunk without the gates behind them",
+    "erases of writes undecayed": "erases see the writes of the chunk without the gates behind them",
+    "writes undecayed": "the chunk's last memory takes its writes without the gates behind them",
+}
+
 
 class Writes(NamedTuple):
     """The writes of a chunk so far, a row each, with the gates behind them.
@@ -52,12 +59,19 @@ class Writes(NamedTuple):
     Attributes:
         keys, erased (L, n, d_in): keys, and vectors along which something was taken away.
         values, found (L, n, d_out): values, and what was found and taken away.
+        bare_keys, bare_erased: keys and erased without gates.
     """
 
     keys: Array
     values: Array
     erased: Array
     found: Array
+    bare_keys: Array
+    bare_erased: Array
+
+    def undecayed(self) -> Writes:
+        """The writes without the gates behind them."""
+        return self._replace(keys=self.bare_keys, erased=self.bare_erased)
 
 
 def run(call: Call, size: int, wrong: str = "") -> tuple[Array, Array]:
@@ -92,7 +106,9 @@ def _shape(call: Call, count: int) -> tuple[int, ...]:
 def _chunk(call: Call, tokens: range, M: Array, size: int, wrong: str) -> tuple[Array, Array]:
     """The reads of a chunk and its last memory, from its first."""
     lead, (d_out, d_in) = M.shape[:-2], M.shape[-2:]
-    none = Writes(*(ops.zeros_like(M, shape=(*lead, 0, n)) for n in (d_in, d_out, d_in, d_out)))
+    none = Writes(
+        *(ops.zeros_like(M, shape=(*lead, 0, n)) for n in (d_in, d_out, d_in, d_out, d_in, d_in))
+    )
     decayed = ops.zeros_like(M, shape=(*lead, d_in)) + np.ones((), M.dtype)  # of the first memory
     reads, writes, quotient = [], none, wrong == DIVISION
     for t in tokens:
@@ -147,7 +163,7 @@ def _step(
         k, erased = k / after, erased / after
     if wrong == "own gate on own write" and gate is not None:
         k, erased = k * gate, erased * gate
-    rows = (ops.expand_dims(x, -2) for x in (k, v, erased, found))
+    rows = (ops.expand_dims(x, -2) for x in (k, v, erased, found, k, erased))
     return after, Writes(
         *(ops.concatenate([x, row], axis=-2) for x, row in zip(writes, rows, strict=True))
     )
@@ -157,6 +173,8 @@ def _found(
     call: Call, gate: Array, c: Array, writes: Writes, M: Array, asked: Array, wrong: str
 ) -> Array:
     """What an erase finds: of the chunk's first memory, and of its writes so far."""
+    bare = wrong == "erases of writes undecayed"
+    writes = writes.undecayed() if bare else writes
     other = wrong == "first memory erased in the other order"
     decayed = asked if gate is None or not call.gate_first else asked * gate
     of_first = asked if gate is None or call.gate_first == other else asked * gate
@@ -164,7 +182,7 @@ def _found(
     if wrong != "first memory not erased":
         parts.append(_product(M, c * of_first))
     if wrong != "writes of the chunk not erased":
-        x = decayed * c if wrong == DIVISION else decayed
+        x = decayed * c if wrong == DIVISION else asked if bare else decayed
         parts.append(_weighed(writes.values, writes.keys, x))
         if wrong != "inverse of first order":
             parts.append(-_weighed(writes.found, writes.erased, x))
@@ -175,6 +193,7 @@ def _asked(
     M: Array, c: Array, writes: Writes, q: Array, call: Call, quotient: bool, wrong: str
 ) -> Array:
     """A read of the chunk's first memory and of its writes."""
+    writes = writes.undecayed() if wrong == "reads of writes undecayed" else writes
     first = _product(M, c * q)
     x = q * c if quotient else q
     rest = _weighed(writes.values, writes.keys, x) - _weighed(writes.found, writes.erased, x)
@@ -184,7 +203,9 @@ def _asked(
 
 def _last(M: Array, c: Array, writes: Writes, quotient: bool, wrong: str) -> Array:
     """The last memory of a chunk, from its first and its writes."""
-    keys, erased = (ops.expand_dims(c, -2) * x if quotient else x for x in writes[::2])
+    writes = writes.undecayed() if wrong == "writes undecayed" else writes
+    ahead = (writes.keys, writes.erased)
+    keys, erased = (ops.expand_dims(c, -2) * x if quotient else x for x in ahead)
     added = ops.swapaxes(writes.values, -1, -2) @ keys
     added = added - ops.swapaxes(writes.found, -1, -2) @ erased
     return added + (M if wrong == "first memory not decayed" else M * ops.expand_dims(c, -2))

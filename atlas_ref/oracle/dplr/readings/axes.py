@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
+import numpy as np
+
 from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Order, Parameters
@@ -16,6 +18,9 @@ EPS = (1e-15, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 #: Orders of value heads in groups.
 ORDERS = Parameters.model_fields["group_order"].annotation
+
+#: What a masked token reads.
+MASKED = Parameters.model_fields["masked_read"].annotation
 
 LAYOUTS = ("(d_out, d_in)", "(d_in, d_out)")
 
@@ -62,15 +67,17 @@ def _parameters(at: Seen) -> Iterator[dict[str, Any]]:
         yield from ({name: value} for value in ("none", "l2"))
     if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")) and not at.own.of.floor:
         yield from ({"norm_eps": value} for value in EPS)
-    if _shared(at):
+    if _masks(at):
+        yield from ({"masked_read": value} for value in get_args(MASKED))
+    if at.own.ordered(at.inputs):
         yield from ({"group_order": value} for value in get_args(ORDERS))
     if at.square or "in/M0" not in at.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
 
 
-def _shared(at: Seen) -> bool:
-    """Whether value heads share several key heads, so that their order matters (DPLRCASE-26)."""
-    return bool(at.own.groups > 1 and at.inputs["in/k"].shape[-3] > 1)
+def _masks(at: Seen) -> bool:
+    """Whether some token is masked, so that its read matters (DPLRCASE-28)."""
+    return "in/active" in at.inputs and not np.all(at.inputs["in/active"])
 
 
 def _members(at: Seen) -> Iterator[dict[str, Any]]:
@@ -95,5 +102,6 @@ def _function(own: Parameters, at: Seen) -> tuple[Any, ...]:
     order = own.order if given and gate else None
     eps = (of.floor or own.norm_eps) if "l2" in norms else None
     made = of_formulas.function(own, at)
-    heads = own.group_order if _shared(at) else ""
-    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made, heads)
+    heads = own.group_order if at.own.ordered(at.inputs) else ""
+    events = (heads, own.masked_read if _masks(at) else "")
+    return (order, length, norms[1], eps, own.state_layout, gate, erase, of.second, made, events)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr.masked import LEFT
 from atlas_ref.oracle.dplr.readings.reading import GATES, Compute, Inputs, Reading, Seen
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.types import Array
@@ -21,9 +22,6 @@ from tape import ops
 
 #: Tokens of chunks, blocks and calls of public code.
 SIZES = (16, 32, 64, 128)
-
-#: Results that a call leaves to the next one, and what they are there.
-LEFT = {"out/M": "in/M0", "out/S": "in/S0", "out/z": "in/z0", "out/A": "in/A0"}
 
 #: Words for states beside the memory.
 SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}

@@ -21,7 +21,8 @@ def mistakes(at: Seen) -> Iterator[Reading]:
     if at.own.of.second or members.by_row(at.own.of, at.inputs):
         return
     for size in sizes(at):
-        for wrong, words in form.MISTAKES.items():
+        undecayed = form.UNDECAYED if at.gate else {}
+        for wrong, words in {**form.MISTAKES, **undecayed}.items():
             if wrong not in OTHERS:
                 said = f"in chunks of {size} {words}"
                 whole = wrong == "tail dropped"

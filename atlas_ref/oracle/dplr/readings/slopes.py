@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.masked import LEFT
 from atlas_ref.oracle.dplr.readings import calls, changes, forms
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
@@ -97,7 +98,7 @@ def _of_rows(at: Seen, names: list[str]) -> Iterator[Reading]:
 
 
 def _has_rows(at: Seen, name: str, lead: int, *, states: bool) -> bool:
-    of_state = name in calls.LEFT.values()
+    of_state = name in LEFT.values()
     return len(at.inputs[name].shape) > lead and (states or not of_state)
 
 
@@ -115,7 +116,7 @@ def past_first(x: Array, *, name: str, axis: int, kind: str, lead: int) -> Array
         rest = ops.stop_gradient(rest)
     if kind == "those of the first":  # the sum's slope is one of every row
         first = ops.sum(x, axis=axis, keepdims=True)
-    elif kind != "zero" and name not in calls.LEFT.values():
+    elif kind != "zero" and name not in LEFT.values():
         along = lead if kind.startswith("one token") else lead - 1
         by = -1 if kind.endswith("late") or kind.startswith("of the head") else 1
         count = x.shape[along]

@@ -41,6 +41,9 @@ OPTIONAL = (
 )
 
 
+#: Parameters that count rows and heads, which are cut with them.
+COUNTS = ("groups", "steps", "query_groups")
+
 #: Tensors that lie in the layout of the case.
 MEMORIES = ("in/M0", "in/M_bar", "in/S0", "in/S_bar")
 
@@ -64,11 +67,11 @@ def settings(case: Any) -> Iterator[Candidate | None]:
     if "note" in header:
         yield Candidate(without(header, "note"), dict(case.inputs))
     yield from _members(case, own, given)
-    for key, label in (("groups", "V"), ("steps", "R")):
+    for key, label in (("groups", "V"), ("steps", "R"), ("query_groups", "Q")):
         count = getattr(own, key)
         if count == 1:  # there may be no axis of heads at all
             continue
-        apart = key == "groups" and own.group_order == "round_robin"
+        apart = key != "steps" and own.group_order == "round_robin"
         size = _size(case, label)
         turns = [i // (size // count) if apart else i % count for i in range(size)]
         prefixes = [range(fewer_each) for fewer_each in smaller(count)]
@@ -76,7 +79,7 @@ def settings(case: Any) -> Iterator[Candidate | None]:
             places = [i for i in range(size) if turns[i] in kept]
             yield _cut(case, {label: places}, **{key: len(kept)})
     for key in given:
-        if key not in ("member", "groups", "steps", "gate_formula", "beta_formula"):
+        if key not in ("member", *COUNTS, "gate_formula", "beta_formula"):
             yield _without(case, key)
     for name in ("in/retain", "in/log_retain"):
         if name in case.inputs and case.inputs[name].ndim == case.inputs["in/v"].ndim:
@@ -112,7 +115,7 @@ def heads(case: Any) -> Iterator[Candidate]:
     for label in (*lead[:-1], "H") if lead else ():
         for keep in fewer(_size(case, label)):
             yield _cut(case, {label: keep})
-    if lead and len(case.inputs["in/v"]) == 1:
+    if lead and len(case.inputs["in/v"]) == 1 and parsed(case.header).query_groups == 1:
         first = {"V", "H"} if lead[0] == "V" else {lead[0]}
         found = {
             name: x[0] if first & set(axes[name][:1]) else x for name, x in case.inputs.items()
@@ -190,6 +193,12 @@ def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candida
         blocks = [h * own.groups + j for h in places["H"] for j in groups]
         robin = [j * heads + h for j in groups for h in places["H"]]
         places = {**places, "V": blocks if own.group_order == "blocks" else robin}
+    if "V" in places and own.query_groups > 1:
+        states = own.states(_size(case, "Q"))
+        each = {v: [j for j in range(len(states)) if states[j] == v] for v in places["V"]}
+        blocks = [j for v in places["V"] for j in each[v]]
+        robin = [each[v][i] for i in range(own.query_groups) for v in places["V"]]
+        places = {**places, "Q": blocks if own.group_order == "blocks" else robin}
     axes, found = _axes(own, case.inputs), {}
     for name, x in case.inputs.items():
         for axis, label in enumerate(axes[name]):
@@ -209,8 +218,9 @@ def _size(case: Any, label: str) -> int:
 
 
 def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of every input: B0, B1 of a batch, V value heads, H key heads, R rows, T tokens,
-    d_in, d_out.
+    """Names of the axes of every input.
+
+    B0, B1 of a batch, Q query heads, V value heads, H key heads, R rows, T tokens, d_in, d_out.
 
     The shapes that the rule wants are asked for with sizes that no two axes share.
     """
@@ -226,7 +236,9 @@ def _axes(own: Parameters, inputs: Arrays) -> dict[str, tuple[str, ...]]:
     if raw is not None:  # whose axes say whether a bias has channels
         channels = (d_in,) if raw.ndim == inputs["in/v"].ndim else ()
         sizes["in/gate_input"] = _Shape((*front, T, *channels))
-    labels = {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    labels = {H * own.groups * own.query_groups: "Q"} if own.query_groups > 1 else {}
+    labels |= {H * own.groups: "V", H: "H", T * own.steps: "R", T: "T"}
+    labels |= {d_in: "d_in", d_out: "d_out"}
     labels |= {size: f"B{i}" for i, size in enumerate(lead[:-1])}
     found = {}
     for name, shapes in tensors.shapes(own, sizes).items():

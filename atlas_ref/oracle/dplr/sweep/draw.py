@@ -63,7 +63,7 @@ STEPPED = ("gated_delta_product",)
 #: Parameters that are drawn where they are fixed alone: they came after the draws.
 LATER_PARAMETERS: tuple[str, ...] = (
     *("gate_formula", *formulas.SETTINGS, *formulas.DECLARED, "beta_formula"),
-    "group_order",
+    *("group_order", "masked_read", "query_groups"),
 )
 
 #: Names of the space whose values are others in a long case (SWEEP-12).
