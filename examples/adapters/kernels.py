@@ -220,6 +220,7 @@ class Kernel(NamedTuple):
         erases = self.defaults.erase not in ("none", "given") or "erase_read" in inputs
         given = {"retain", "log_retain", "gate_input"} & inputs.keys()
         void = set() if erases and (given or self.defaults.gate == "heads") else {"decay"}
+        void |= set() if "active" in inputs else {"masked_read"}
         normed = "l2" in (asked["q_norm"], asked["k_norm"])
         return void if normed and not self.defaults.floor else void | {"norm_eps"}
 
@@ -253,6 +254,8 @@ class Kernel(NamedTuple):
     def _other_ranks(self, inputs: Mapping[str, Array]) -> str:
         """A tensor with more axes than the kernel takes of it."""
         rank = inputs["v"].ndim
+        if "active" in inputs and inputs["active"].ndim > 1:
+            return "in/active for each row of the batch: it takes one"
         for name in ("retain", "log_retain"):
             if name in inputs and inputs[name].ndim == rank and not self.channels:
                 return f"in/{name} for each key channel: it takes one gate a head"
@@ -320,6 +323,9 @@ def in_force(own: Defaults, stated: Mapping[str, Any]) -> dict[str, Any]:
         "k_norm": own.norm,
         "norm_eps": 1e-6,
         "steps": 1,
+        "query_groups": 1,
+        "group_order": "blocks",
+        "masked_read": "memory",
         "gate_normalizer": 1,
     }
     return left_out | {name: value for name, value in stated.items() if value is not None}

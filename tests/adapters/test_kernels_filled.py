@@ -96,6 +96,18 @@ def test_a_kernel_without_silent_tokens_is_asked_for_them(member: str) -> None:
     passes(one, kernel(member, parameters={"steps": steps}, settings={"steps": steps}))
 
 
+@pytest.mark.clause("SRC-1")
+def test_masks_of_rows_and_other_reads_of_masked_tokens_are_refused_by_name() -> None:
+    one = case("kda", batch=2, pulse=2)
+    rows = np.stack([one.inputs["in/active"], 1 - one.inputs["in/active"]])
+    each = atlas_ref.make(one.header.plain(), {**one.inputs, "in/active": rows}, name="rows")
+    assert refused(each, kernel("kda")) == "in/active for each row of the batch: it takes one"
+    zero = case("kda", parameters={"masked_read": "zero"}, pulse=2)
+    assert refused(zero, kernel("kda")) == "parameters.masked_read zero: it computes memory"
+    queries = case("kda", parameters={"query_groups": 2})
+    assert refused(queries, kernel("kda")) == "parameters.query_groups 2: it computes 1"
+
+
 @pytest.mark.clause("SRC-6")
 @pytest.mark.parametrize("member", ["gated_delta", "precond_kda"])
 @pytest.mark.parametrize("axes", [1, 2])

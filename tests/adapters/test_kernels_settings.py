@@ -63,8 +63,10 @@ def test_what_is_in_force_is_what_the_parameters_of_a_case_say() -> None:
         said = parameters.Parameters(member=name)
         norms = {"q_norm": said.norm("in/q"), "k_norm": said.norm("in/k")}
         own = {"decay": said.order, "query_scale": said.scale, "norm_eps": said.norm_eps}
+        same = ("steps", "query_groups", "group_order", "masked_read")
+        own |= {each: getattr(said, each) for each in same}
         found = kernels.in_force(kernels.MEMBERS[name], {})
-        assert found == {**norms, **own, "steps": said.steps, "gate_normalizer": 1}
+        assert found == {**norms, **own, "gate_normalizer": 1}
     # and every parameter is about layout, tolerance, or compared
     known = {*kernels.CONVERTED, *kernels.TOLERATED}
     assert known < set(parameters.Parameters.model_fields)
@@ -84,7 +86,8 @@ SAID = {
     "eps without a norm": ("kda", {"norm_eps": 1e-2}, {}),
     "eps of a floor": ("precond_gated_delta", {"norm_eps": 1e-2}, {}),
     "steps": ("kda", {"steps": 1}, {}),
-    "groups": ("kda", {"groups": 1}, {}),
+    "groups": ("kda", {"groups": 1, "group_order": "blocks", "query_groups": 1}, {}),
+    "masked reads without a mask": ("kda", {"masked_read": "zero"}, {}),
     "log_chunk": ("kda", {"log_chunk": 64}, {}),
     "state": ("kda", {"state_dtype": "bfloat16", "state_every": 4}, {}),
 }
@@ -119,6 +122,7 @@ STATED = {
     "its epsilon": (NORMED | {"norm_eps": 1e-3}, NORMED | {"norm_eps": 1e-3}, ""),
     "steps": ({"steps": 2}, {}, "steps 2: it computes 1"),
     "a declaration": ({"log_chunk": 64}, {"log_chunk": 64}, ""),
+    "round robin": ({"group_order": "round_robin"}, {}, "group_order round_robin: it computes b"),
     "without it": ({}, {"log_chunk": 64}, "log_chunk none: it computes 64"),
     "a formula": ({"gate_formula": "softplus"}, {}, "gate_formula softplus: it computes none"),
 }
