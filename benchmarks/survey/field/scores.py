@@ -111,7 +111,7 @@ def _verdict(rows: Sequence[Comparison]) -> str:
 
 def _note(failing: dict[str, dict[str, Any]], verdict: str, name: str, rows: Any) -> None:
     row = next(row for row in rows if row.verdict == verdict)
-    words = row.why or (row.tensor if _finite(row) else f"{row.tensor} is not finite")
+    words = ": ".join(each for each in (row.tensor.strip("-"), row.why) if each)
     one = failing.setdefault(verdict, {"cases": 0, "first": name, "why": words})
     one["cases"] += 1
 
@@ -122,8 +122,8 @@ def _finite(row: Comparison) -> bool:
 
 def worst(rows: Iterable[Comparison]) -> str:
     """The largest error over its tolerance, to two digits."""
-    ratios = [row.ratio if _finite(row) else math.inf for row in rows if row.ratio is not None]
-    if not ratios:
-        return "-"
-    largest = max(ratios, key=lambda each: math.inf if math.isnan(each) else each)
-    return f"{largest:.2g}" if math.isfinite(largest) else "not finite"
+    found = list(rows)
+    if not all(_finite(row) for row in found):
+        return "not finite"
+    ratios = [row.ratio for row in found if row.ratio is not None]
+    return f"{max(ratios):.2g}" if ratios else "-"

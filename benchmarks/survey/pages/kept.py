@@ -37,7 +37,8 @@ def with_kept(now: Data, before: Mapping[str, Any]) -> Data:
     if same_set:
         data["implementations"] = _rows("implementations", now, before, date)
     data |= {name: _whole(before[name], date) for name in BESIDE if name not in now}
-    for name in ("family", "deep"):
+    both: tuple[str, ...] = ("family", "deep")
+    for name in both:
         if name in now and _sizes(now[name]) == _sizes(before.get(name, {})):
             found = {name: now[name]["found"]}, {name: before[name]["found"]}
             data[name] = {**now[name], "found": _rows(name, *found, date)}
