@@ -45,8 +45,8 @@ GATES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
 }
 
 
-#: Half a gate.
-HALF = {"retain": 0.5, "log_retain": math.log(0.5), "log2_retain": -1.0}
+#: A gate that quarters a memory.
+QUARTER = {"retain": 0.25, "log_retain": math.log(0.25), "log2_retain": -2.0}
 
 
 class Conversion(NamedTuple):
@@ -92,9 +92,10 @@ class Conversion(NamedTuple):
         """Rows of a batch in front of the case's, whose results are dropped.
 
         All packed sequences of a row start from one memory. So one row alone gets another in front
-        of it, which starts from twice that memory and halves it at its first token: a kernel that
-        takes the first state of another sequence is wrong, and one that goes on from the last state
-        of the sequence before is wrong as if there were no resets.
+        of it, which starts from four times that memory, a factor that no kernel has by mistake, and
+        quarters it at its first token: a kernel that takes the first state of another sequence is
+        wrong by that factor, and one that goes on from the last state of the sequence before is
+        wrong as if there were no resets.
         """
         given = "M0" in self.inputs and "M0" in self.kernel.arguments.values()
         return int(bool(self.starts) and self.batch == 1 and given)
@@ -183,9 +184,9 @@ class Conversion(NamedTuple):
     def _guarded(self, name: str, x: Array) -> Array:
         """Rows of a batch (B, H, ...) behind those of the guards."""
         before = np.full((self.guards, *x.shape[1:]), _still(name), x.dtype)
-        if name in HALF:
-            before[:, :, :1] = HALF[name]
-        return np.concatenate([2 * x[: self.guards] if name == "M0" else before, x])
+        if name in QUARTER:
+            before[:, :, :1] = QUARTER[name]
+        return np.concatenate([4 * x[: self.guards] if name == "M0" else before, x])
 
     def _silenced(self, name: str, x: Array) -> Array:
         """A silent token with a gate of 1, which writes and erases nothing."""

@@ -19,7 +19,17 @@ from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
 from atlas_ref.oracle.dplr.parameters import parsed
 from atlas_ref.oracle.dplr.preconditioner import preconditioned
-from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is, chosen, computed, writers
+from atlas_ref.oracle.dplr.program import (
+    Inputs,
+    Program,
+    as_it_is,
+    chosen,
+    computed,
+    first_state,
+    in_layout,
+    last_memory,
+    writers,
+)
 from atlas_ref.types import Array
 from tape import ops
 
@@ -38,7 +48,7 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
     """Results of a program with these settings and mistakes."""
     own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
     x = with_cumulated(own, x, rounding)
-    first, first_S = (_first(p, x, name) for name in ("in/M0", "in/S0"))
+    first, first_S = (first_state(p, x, name) for name in ("in/M0", "in/S0"))
     by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
     M, S, reads = first, first_S, []
     for t in range(x["in/v"].shape[-2] // own.steps):
@@ -53,9 +63,9 @@ def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
         if p.own.masked_read != "memory" and writes is not True:
             read = partial(_masked, p, x, t, gate, before, writes, rounding, read)
         reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
-    last = _handed_over(p, before.M if p.last_early else M)
+    last = last_memory(p, before.M if p.last_early else M)
     after |= {} if by is None else {"out/z": by.z}
-    after |= {"out/S": _turned(p, S)} if own.of.second == "S" else {}
+    after |= {"out/S": in_layout(p, S)} if own.of.second == "S" else {}
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
@@ -109,27 +119,6 @@ def _restored(p: Program, first: Array, M: Array) -> Array:
         return ops.zeros_like(first, shape=first.shape)
     # the value is that of the first memory, the slope that of the one before
     return first + (M - ops.stop_gradient(M)) if p.held == "reset" else first
-
-
-def _handed_over(p: Program, M: Array) -> Array:
-    """The last memory in the layout of the case."""
-    return _turned(p, ops.stop_gradient(M) if p.held == "last" else M)
-
-
-def _turned(p: Program, M: Array) -> Array:
-    """A last memory or momentum in the layout of the case."""
-    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
-    return M.swapaxes(-1, -2) if turned else M
-
-
-def _first(p: Program, x: Inputs, name: str) -> Array:
-    """The memory or the momentum before the first token."""
-    M = x.get(name)
-    if M is None:
-        *lead, _, d_out = x["in/v"].shape
-        return ops.zeros_like(x["in/v"], shape=(*lead, d_out, x["in/k"].shape[-1]))
-    turned = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "first")
-    return M.swapaxes(-1, -2) if turned else M
 
 
 def _seen(

@@ -133,3 +133,24 @@ class Program(NamedTuple):
         """An op of row j, through the hook."""
         t, step = divmod(j, self.own.steps)
         return self.take(named(op, step, self.own.steps), t, compute)
+
+
+def first_state(p: Program, x: Inputs, name: str) -> Array:
+    """The memory or the momentum before the first token, (L, d_out, d_in)."""
+    M = x.get(name)
+    if M is None:
+        *lead, _, d_out = x["in/v"].shape
+        return ops.zeros_like(x["in/v"], shape=(*lead, d_out, x["in/k"].shape[-1]))
+    transposed = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "first")
+    return M.swapaxes(-1, -2) if transposed else M
+
+
+def last_memory(p: Program, M: Array) -> Array:
+    """The last memory in the layout of the case."""
+    return in_layout(p, ops.stop_gradient(M) if p.held == "last" else M)
+
+
+def in_layout(p: Program, M: Array) -> Array:
+    """A last memory or momentum in the layout of the case."""
+    transposed = (p.own.state_layout == "(d_in, d_out)") != (p.transposed == "last")
+    return M.swapaxes(-1, -2) if transposed else M

@@ -32,7 +32,7 @@ T, K, V, H = 36, 3, 2, 3
 def drawn(member: str = "kda", *, resets: tuple[int, ...] = (), **fields: Any) -> Case:
     """A case with a first memory and gates that leave something of old tokens."""
     sizes = {"tokens": T, "d_in": K, "d_out": V, "heads": H, "seed": 4, "cotangent": True} | fields
-    case = new(Request(rule="dplr", parameters={"member": member}, **sizes))
+    case = new(Request(rule="dplr", draw=1, parameters={"member": member}, **sizes))
     draw, x = np.random.default_rng(7), dict(case.inputs)
     lead, d_in, d_out = x["in/v"].shape[:-2], x["in/k"].shape[-1], x["in/v"].shape[-1]
     x["in/retain"] = draw.uniform(0.8, 0.99, x["in/retain"].shape)

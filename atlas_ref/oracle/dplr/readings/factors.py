@@ -15,6 +15,11 @@ from tape import ops
 TARGETS = ("out/y", "out/M", "in/v", "in/M0", "in/S0", "in/k", "in/beta", "in/eta", "in/log_retain")
 
 
+#: Factor of the first memory of a sequence that adapters put in front of packed ones, so that a
+#: state taken from another sequence shows.
+GUARD = 4.0
+
+
 def _factors(at: Seen) -> dict[str, float]:
     """Constants in words, each number once."""
     d_in, d_out = at.inputs["in/k"].shape[-1], at.inputs["in/v"].shape[-1]
@@ -48,6 +53,11 @@ def mistakes(at: Seen) -> Iterator[Reading]:
             said = f"{name} was under a sigmoid once more"
             yield Reading(said, said, inputs=changes.changed(name, _sigmoid))
     if "in/M0" in at.inputs:
+        if "in/reset" in at.inputs:
+            said = (
+                f"in/M0 was {GUARD:g} times as large, as that of another packed sequence, the guard"
+            )
+            yield Reading(said, said, inputs=changes.changed("in/M0", changes.times(GUARD)))
         said = "in/M0 was added to out/M once more"
         yield Reading(said, said, around=_with_first)
         said = "what is left of in/M0 was added to out/M once more"
