@@ -5,7 +5,7 @@
 
 `jla_*` are the token-by-token references of jax-linear-attention and `jla_*_chunk` its chunk forms,
 `tpu_*` the references of deltanet-tpu and `tpu_*_scan` its chunk forms in plain JAX, which it takes
-where no TPU is. A package is imported when its function is first called.
+where no TPU is, on keys and values filled up to 128. A package is imported when its function is first called.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ jla_gdn2_chunk = _jla_chunk("gdn2", GDN2, "gdn2")
 
 _tpu = functools.partial(_kernel, "deltanet_tpu.reference", grouped=True)
 _tpu_scan = functools.partial(
-    _kernel, "deltanet_tpu", grouped=True, options={"precision": "fp32", "fallback_scan": True}
+    _kernel,
+    "deltanet_tpu",
+    grouped=True,
+    options={"precision": "fp32", "fallback_scan": True},
+    pad=128,
 )
 
 tpu_gated_delta = one_width(_tpu("reference_gdn", GATED, "gated_delta"))
