@@ -307,6 +307,12 @@ def search(
     long: Annotated[
         bool, typer.Option("--long", help="Of long topics, with mistakes at chunk boundaries.")
     ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC", help="Of this topic alone, a draw for each target; repeatable."
+        ),
+    ] = None,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     resume: Resume = None,
@@ -325,6 +331,7 @@ def search(
             version,
             seeds=seeds,
             long=long,
+            only=topic or (),
             jobs=jobs,
             scheduler=scheduler,
             resume=resume,

@@ -210,6 +210,25 @@ def test_search_writes_a_plan(cli, tmp_path, monkeypatch) -> None:
     assert {entry.target for entry in found.vectors} == {"feature_map-elu"}
 
 
+@pytest.mark.clause("VEC-27")
+def test_search_draws_one_topic_alone(cli, tmp_path, monkeypatch) -> None:
+    pytest.importorskip(
+        "flint", reason="python-flint is not installed, and values are certified with it"
+    )
+    from atlas_ref.vectors.inputs import targets
+    from atlas_ref.vectors.sets import plan, search
+
+    monkeypatch.setattr(search, "TARGETS", [])
+    monkeypatch.setattr(search, "LATER", [targets.target_named("dplr-simple_gla")])
+    words = ("vectors", "search", "v0", "0.1.0", "-o", tmp_path / "plan.json", "--long")
+    ran = cli(*words, "--topic", "head", "--topic", "head-log", "--seeds", "2")
+    assert ran.code == 0
+    found = plan.load(str(tmp_path / "plan.json"))
+    assert [entry.topic for entry in found.vectors] == ["head", "head-log"]
+    ran = cli(*words, "--topic", "heads")
+    assert (ran.code, "topic 'heads': no target has it" in ran.err) == (2, True)
+
+
 @pytest.mark.clause("VEC-14")
 def test_check_takes_a_set(cli, listed) -> None:
     ran = cli("check", "--set", "v1", "--json")

@@ -74,6 +74,62 @@ LONGER = (
 LONGER_OF = ("", "gated_delta", "kda")
 
 
+#: Members whose kernels have one gate a head (VEC-27); momentum_delta has topics of its own.
+OF_HEADS = tuple(
+    name for name, each in MEMBERS.items() if each.gate == "head" and each.second != "S"
+)
+
+ONE = "one gate"
+
+#: Topics of these members: what a kernel computes that has one gate a head, and neither silent tokens,
+#: nor rates of values, nor steps. Most are square, as some kernels are.
+HEADS = (
+    Topic("head", SQUARE, (START, ONE)),
+    Topic("head-start", SQUARE, (ONE,)),
+    Topic("head-log", {**TALL, "tokens": 7}, (START, ONE, "log gate")),
+    Topic("head-extreme", SQUARE, (START, ONE, "log gate", "strong logs")),
+    Topic("head-packed", {**SQUARE, "tokens": 8, "reset": 3}, (START, ONE, "log gate")),
+    Topic("head-batch", {**SQUARE, "heads": 6}, (START, ONE, "log gate", "batch")),
+    Topic("head-gradient", {**SQUARE, "tokens": 6}, (START, ONE, "log gate"), grad=True),
+    Topic(
+        "head-gradient-batch",
+        {**SQUARE, "tokens": 5, "reset": 3, "heads": 6},
+        (START, ONE, "log gate", "batch"),
+        grad=True,
+    ),
+    Topic("head-65", {**LONG, "d_out": 3, "heads": 2}, (START, "long", ONE)),
+    Topic("head-130", {**LONG, "d_out": 3, "heads": 2, "tokens": 130}, (START, "long", ONE)),
+    Topic(
+        "head-130-packed",
+        {**LONG, "d_out": 3, "tokens": 130, "reset": 50},
+        (START, "long", ONE),
+    ),
+)
+
+#: The topic of those whose keys may be of fewer heads (DPLR-6).
+HEADS_GROUPS = Topic("head-groups", {**SQUARE, "tokens": 5, "heads": 4}, (START, ONE, "log gate"))
+
+#: Topics of members of which some kernels know vectors of 64 and 128 channels alone (VEC-28).
+CHANNELS = (
+    Topic("wide-64", {"tokens": 6, "d_in": 64, "d_out": 64, "heads": 1}, (START, "wide keys")),
+    Topic("wide-128", {"tokens": 5, "d_in": 128, "d_out": 128, "heads": 1}, ("wide keys",)),
+    Topic(
+        "65-wide",
+        {"tokens": 65, "d_in": 64, "d_out": 64, "heads": 1},
+        ("long", "wide keys"),
+    ),
+)
+
+CHANNELS_OF = ("kda", "gated_delta")
+
+
+def _channels(name: str) -> tuple[Topic, ...]:
+    """The topics of many channels that a member has, with the gate of its kernels."""
+    listed = CHANNELS if name in CHANNELS_OF else ()
+    regimes = (ONE,) if name in OF_HEADS else ()
+    return tuple(each._replace(regimes=(*each.regimes, *regimes)) for each in listed)
+
+
 def _with(topics: tuple[Topic, ...], **parameters: Any) -> tuple[Topic, ...]:
     return tuple(topic._replace(parameters=parameters) for topic in topics)
 
@@ -104,7 +160,9 @@ def _topics(name: str, member: Member | None) -> tuple[Topic, ...]:
         found += CANCELLING
     if member is not None and member.norm == "l2":
         found += NORMED
-    return found + (LONGER if name in LONGER_OF else ())
+    found += LONGER if name in LONGER_OF else ()
+    found += _channels(name)
+    return found + ((*HEADS, *_with((HEADS_GROUPS,), groups=2)) if name in OF_HEADS else ())
 
 
 def _target(name: str, member: Member | None) -> Target:

@@ -26,6 +26,12 @@ SLOW_GATES = (*(1.0 - n / 256 for n in (1, 1, 1, 1, 2, 2, 2, 3, 3, 4)), 0.5)
 #: Gates of the extreme regime, and logs, of which the second underflows to a gate of 1e-13.
 ENDS, LOG_ENDS = (0.0, 1.0, 0.0625), (-np.inf, 0.0, -30.0)
 
+#: Logs of strong gates that a sum of logs holds, which it does not hold of a gate of 0 (VEC-27).
+STRONG_LOGS = (-30.0, 0.0, -8.0)
+
+#: Rows of a batch, and the factor of keys and queries of 64 and 128 channels (VEC-27, VEC-28).
+ROWS, OF_WIDE = 3, 2.0**-3
+
 #: Factors of the vectors that read and erase in long calls, where no erase makes a memory grow.
 SHORTER = {
     **dict.fromkeys(("in/k", "in/erase_key", "in/kk"), 0.5),
@@ -73,7 +79,9 @@ def strong_erase(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 def one_gate(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """One gate for all channels of a token."""
-    return inputs | {"in/retain": inputs["in/retain"][..., 0]}
+    gate = inputs["in/retain"]
+    by_channel = gate.ndim == inputs["in/v"].ndim
+    return inputs | {"in/retain": gate[..., 0] if by_channel else gate}
 
 
 def log_gate(seed: int, inputs: Inputs, case: Case) -> Inputs:
@@ -91,6 +99,35 @@ def extreme_gates(seed: int, inputs: Inputs, case: Case) -> Inputs:
     for place, end in enumerate(LOG_ENDS if "log" in name else ENDS):
         value[draw == place] = end
     return inputs | {name: value}
+
+
+def strong_logs(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Logs of -30, 0 and -8 at half of the places."""
+    value = inputs["in/log_retain"].copy()
+    draw = whole(seed, "strong in/log_retain", value.size, 0, 5).reshape(value.shape)
+    for place, log in enumerate(STRONG_LOGS):
+        value[draw == place] = log
+    return inputs | {"in/log_retain": value}
+
+
+def batch(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Rows of a batch in front of the heads, which are a third of those that were drawn."""
+    return {
+        name: x if x.dtype.kind in "biu" else x.reshape(ROWS, -1, *x.shape[1:])
+        for name, x in inputs.items()
+    }
+
+
+def wide_keys(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Keys and queries an eighth as long, as those of many channels are too long for an erase.
+
+    Every key has the first one in it, since keys of many channels are nearly orthogonal, and an
+    erase would find nothing.
+    """
+    shorter = {name: OF_WIDE * inputs[name] for name in ("in/k", "in/q", "in/kk") if name in inputs}
+    return inputs | {
+        name: x if name == "in/q" else x + x[..., :1, :] for name, x in shorter.items()
+    }
 
 
 def bonus(seed: int, inputs: Inputs, case: Case) -> Inputs:

@@ -23,8 +23,14 @@ def calls(case: Case) -> Calls | None:
     return None if own is None else own.calls
 
 
-def part(case: Case, tokens: range, before: Results | None = None) -> Case:
-    """Some tokens, from the state that results hold; from that of the case without them."""
+def part(
+    case: Case, tokens: range, before: Results | None = None, lost: tuple[str, ...] = ()
+) -> Case:
+    """Some tokens, from the state that results hold; from that of the case without them.
+
+    Args:
+        lost: names of results that are not carried over, so that their state starts at zero.
+    """
     own = calls(case)
     assert own is not None
     axes = {name: words.split() for name, words in own.axes(case).items()}
@@ -36,6 +42,8 @@ def part(case: Case, tokens: range, before: Results | None = None) -> Case:
         tensors = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
         left = {own.left(name): x for name, x in before.tensors.items() if own.left(name)}
         tensors |= left
+    gone = {own.left(name) for name in lost}
+    tensors = {name: x for name, x in tensors.items() if name not in gone}
     return make(case.header.plain(), tensors, name=case.name)
 
 

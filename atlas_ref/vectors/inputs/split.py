@@ -68,7 +68,7 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
         lost: names of results, or `phase`, that are not carried over: a mistake.
     """
     if parts.calls(case) is not None:
-        return parts.part(case, tokens, before)
+        return parts.part(case, tokens, before, lost)
     candidate = cut(case, "T", tokens)
     assert candidate is not None
     tensors: Tensors = {

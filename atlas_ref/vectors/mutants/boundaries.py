@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.sweep.cut import axes_of, cut
 from atlas_ref.rules import FAMILY
+from atlas_ref.vectors.inputs import dplr_targets, parts
 from atlas_ref.vectors.inputs.split import RESUMES, resumed
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -28,7 +30,7 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 SIZES = (16, 32, 64, 128, 256)
 
 #: What is compared of a call in chunks, beside gradients.
-COMPARED = ("out/y", "out/M", "out/S")
+COMPARED = ("out/y", "out/M", "out/S", "out/A")
 
 
 class Mistake(NamedTuple):
@@ -49,6 +51,7 @@ class Mistake(NamedTuple):
 MISTAKES = {
     "state one chunk late": Mistake("a chunk starts from the state of the chunk before", behind=1),
     "momentum dropped": Mistake("a chunk starts with a momentum of zero", ("out/S",)),
+    "squares dropped": Mistake("a chunk starts with a sum of squares of zero", ("out/A",)),
     "window dropped": Mistake(
         "a chunk starts with an empty window",
         ("out/window_k", "out/window_v", "out/window_gate_before", "out/window_residual"),
@@ -62,7 +65,17 @@ MISTAKES = {
 
 def long(case: Case) -> bool:
     """Whether a case has more tokens than the smallest chunk, so that its mutants are these."""
-    return case.header.rule in FAMILY and facts(case).tokens > SIZES[0]
+    return (case.header.rule in FAMILY or bool(_further(case))) and _tokens(case) > SIZES[0]
+
+
+def _further(case: Case) -> str:
+    """The state beside the memory of a member of the linear family, whose chunks are calls (VEC-28)."""
+    dplr = case.header.rule == dplr_targets.RULE
+    return parameters.parsed(case.header).of.second if dplr else ""
+
+
+def _tokens(case: Case) -> int:
+    return case.inputs["in/q"].shape[-2] if _further(case) else facts(case).tokens
 
 
 def named() -> dict[str, str]:
@@ -94,17 +107,19 @@ def made_in(case: Case, size: int) -> list[str]:
 
     Cotangents that stop at a chunk show where a whole chunk lies behind.
     """
-    c, inputs, tokens = case.convention, case.inputs, facts(case).tokens
+    c, inputs, tokens, further = case.convention, case.inputs, _tokens(case), _further(case)
     if c.read == "call_end" or size >= tokens:  # a cut shows the read of the end by definition
         return []
     window_first = c.order == "window_then_momentum"
-    momentum = "in/momentum" in inputs or "in/param/W_momentum" in inputs
+    momentum = "in/momentum" in inputs or "in/param/W_momentum" in inputs or further == "S"
     plain = case.header.window == 1 and case.header.span is None and case.header.level != "token"
     plain = plain and 2 * size <= tokens
     grad = "in/y_bar" in inputs and plain and not inputs.keys() & {"in/reset", "in/active"}
+    grad = grad and not further  # the backward of a chain of calls is that of matrix memories
     has = {
         "state one chunk late": True,
         "momentum dropped": momentum,
+        "squares dropped": further == "A",
         "window dropped": case.header.window > 1 and window_first,
         "momenta dropped": case.header.window > 1 and not window_first,
         "span restarted": c.frozen_reference or c.read == "chunk_start",
@@ -141,7 +156,7 @@ def run(
 
 def _pieces(case: Case, size: int, mistake: Mistake, dtype: str) -> Iterator[tuple[Case, Results]]:
     """The calls that a long one is cut into, each with the state that arrives, and its results."""
-    tokens = facts(case).tokens
+    tokens = _tokens(case)
     resets = np.nonzero(case.inputs.get("in/reset", np.zeros(tokens)))[0].tolist()
     starts = sorted({*range(0, tokens, size), *resets})
     ends: list[Results | None] = [None]  # at the start of every chunk; None for that of the call
@@ -163,6 +178,8 @@ def _pieces(case: Case, size: int, mistake: Mistake, dtype: str) -> Iterator[tup
 
 def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
     """Tokens with the state of the call; anew, with M0 and S0 alone, as after a reset."""
+    if _further(case):
+        return parts.part(case, tokens)
     candidate = cut(case, "T", tokens)
     assert candidate is not None
     header, tensors = candidate

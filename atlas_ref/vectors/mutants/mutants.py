@@ -29,6 +29,7 @@ from atlas_ref.vectors.mutants import (
     boundaries,
     chunked,
     erase_chunks,
+    erase_layout,
     forward,
     matrices,
     own,
@@ -68,8 +69,12 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
     if own.has(case):
+        if boundaries.long(case):
+            yield from boundaries.mutants(case, dtype)
+            return
         if not erase_chunks.long(case):
             yield from own.mutants(case, dtype)
+            yield from erase_layout.mutants(case, dtype)
         if erase_chunks.has(case):
             yield from erase_chunks.mutants(case, dtype)
         return
@@ -102,6 +107,7 @@ def words(name: str) -> str:
         boundaries.named()
         | chunked.MISTAKES
         | erase_chunks.named()
+        | erase_layout.named()
         | axes.named()
         | {lost: meaning for lost, (_, meaning) in LOST.items()}
     )

@@ -86,8 +86,8 @@ def readings(case: Case) -> list[Any]:
         if each.name not in FINE_MISTAKES and younger.shown(each, case)
     ]
     moved = younger.redrawn(case)
-    own = _exact(moved, ())
-    return [each for each in every if apart(own, _exact(moved, (each,)))]
+    own = exact(moved, ())
+    return [each for each in every if apart(own, exact(moved, (each,)))]
 
 
 def tried(setting: Any, rule: str, stated: frozenset[str] = frozenset()) -> bool:
@@ -159,7 +159,8 @@ def _plain(case: Case, chosen: tuple[Any, ...]) -> Any:
     )
 
 
-def _exact(case: Case, chosen: tuple[Any, ...]) -> Mapping[str, Any]:
+def exact(case: Case, chosen: tuple[Any, ...] = ()) -> Mapping[str, Any]:
+    """Results under some readings in float64, which tell whether two are one function."""
     return ensemble.exact(case, grad=graded(case), plain=_plain(case, chosen))
 
 

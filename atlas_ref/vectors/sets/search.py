@@ -143,6 +143,7 @@ def search(
     *,
     seeds: int = SEEDS,
     long: bool = False,
+    only: Sequence[str] = (),
     jobs: int = 1,
     scheduler: str | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -154,6 +155,7 @@ def search(
         name, version: of the set.
         seeds: drawn at most per topic.
         long: a set of the long topics, each once: the first draw that rejects all its mutants.
+        only: names of topics, which are drawn alone and each once, for a plan to add to (VEC-27).
         jobs, scheduler, resume: as for `sweep`.
 
     Raises:
@@ -166,6 +168,10 @@ def search(
             "negative": [each.name for each in NEGATIVE],
             "large": [each.name for each in LARGE],
         }
+    known = {topic.name for target in searched(long) for topic in topics(target, long)}
+    for each_topic in only:
+        if each_topic not in known:
+            raise CaseError(f"topic {each_topic!r}: no target has it")
     # refused before the search, not after it
     empty = planned(set=name, version=version, vectors=[], **others)
     entries: list[Entry] = []
@@ -175,6 +181,7 @@ def search(
             "version": atlas_ref.__version__,
             "targets": [repr(target) for target in searched(long)],
             "long": long,
+            **({"only": list(only)} if only else {}),
         }
         log = (
             None
@@ -191,8 +198,12 @@ def search(
         )
         run = Tasks(Work(Scoring(long), None), lambda line: line, jobs, scheduler, log, progress)
         for place, target in enumerate(searched(long)):
-            each = long and not target.later
-            picks, left = (_each if each else _fewest)(run, place, seeds, long=long)
+            listed = topics(target, long)
+            apart = [i for i, topic in enumerate(listed) if not only or topic.name in only]
+            if only or (long and not target.later):
+                picks, left = _each(run, place, apart, seeds, long=long)
+            else:
+                picks, left = _fewest(run, place, seeds, long=long)
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in left]
             entries += [_entry(each) for each in picks]
     return empty.replaced(vectors=entries), {
@@ -221,11 +232,13 @@ def _showing(pool: Sequence[Candidate]) -> set[str]:
     return {each.topic for each in pool if left & each.kills.keys()}
 
 
-def _each(run: Tasks, place: int, seeds: int, *, long: bool) -> tuple[list[Candidate], list[Goal]]:
-    """A draw of each long topic, the first that kills most, and mutants that none of them kills."""
+def _each(
+    run: Tasks, place: int, listed: Sequence[int], seeds: int, *, long: bool
+) -> tuple[list[Candidate], list[Goal]]:
+    """A draw of each listed topic, the first that kills most, and mutants that none of them kills."""
     picks: list[Candidate] = []
     drawn_goals: set[Goal] = set()
-    for topic in range(len(searched(long)[place].long)):
+    for topic in listed:
         pool: list[Candidate] = []
         for seed in range(seeds):
             (line,) = run.lines("score", [number(place, topic, seed)])

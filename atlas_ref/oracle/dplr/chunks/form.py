@@ -43,7 +43,13 @@ MISTAKES = {
     "cumulated gates in bfloat16": "gates are multiplied up in bfloat16",
     "memory between chunks in bfloat16": "a chunk hands its last memory on in bfloat16",
     "dM dropped": "cotangents of the memory stop at a chunk",
+    "first memory decayed twice": "a chunk's last memory has its first one decayed twice",
+    "gates of the next head": "a chunk but the first has the gates of the next head",
+    "memory of the next head": "a chunk but the first starts from the memory of the next head",
 }
+
+#: Mistakes that are mutants where a head has one gate: earlier targets were searched without (VEC-27).
+YOUNGER = ("first memory decayed twice", "gates of the next head", "memory of the next head")
 
 #: Mistakes that are named and are no mutants of a published set, and their words.
 UNDECAYED = {
@@ -89,14 +95,25 @@ def run(call: Call, size: int, wrong: str = "") -> tuple[Array, Array]:
             before = M
             if first > begin and wrong == "dM dropped":
                 start = ops.stop_gradient(start)
+            of_chunk, behind = call, first > begin and start.ndim > 2
+            if behind and wrong == "memory of the next head":
+                start = _next_head(start)
+            if behind and wrong == "gates of the next head" and call.gate is not None:
+                of_chunk = call._replace(gate=_next_head(call.gate))
             if first > begin and wrong == "memory between chunks in bfloat16":
                 start = rounded(start, "bfloat16")
             if wrong == "tail dropped" and last - first < size:
                 reads.append(ops.zeros_like(call.v, shape=_shape(call, last - first)))
                 continue
-            y, M = _chunk(call, range(first, last), start, size, wrong)
+            y, M = _chunk(of_chunk, range(first, last), start, size, wrong)
             reads.append(y)
     return ops.concatenate(reads, axis=-2), M
+
+
+def _next_head(x: Array) -> Array:
+    """What each head has, of the head behind it, and of the first for the last."""
+    heads = np.arange(1, x.shape[-3] + 1) % x.shape[-3]
+    return ops.index(x, (..., heads, slice(None), slice(None)))
 
 
 def _shape(call: Call, count: int) -> tuple[int, ...]:
@@ -208,7 +225,10 @@ def _last(M: Array, c: Array, writes: Writes, quotient: bool, wrong: str) -> Arr
     keys, erased = (ops.expand_dims(c, -2) * x if quotient else x for x in ahead)
     added = ops.swapaxes(writes.values, -1, -2) @ keys
     added = added - ops.swapaxes(writes.found, -1, -2) @ erased
-    return added + (M if wrong == "first memory not decayed" else M * ops.expand_dims(c, -2))
+    if wrong == "first memory not decayed":
+        return added + M
+    c = c * c if wrong == "first memory decayed twice" else c
+    return added + M * ops.expand_dims(c, -2)
 
 
 def _behind(writes: Writes, gate: Array) -> Writes:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref.oracle.dplr.members import MEMBERS
-from atlas_ref.vectors.inputs.dplr_targets import RULE, START, TALL, TOPICS, WIDE
+from atlas_ref.vectors.inputs.dplr_targets import (
+    HEADS,
+    LONG,
+    OF_HEADS,
+    RULE,
+    START,
+    TALL,
+    TOPICS,
+    WIDE,
+)
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.topics import Topic
 
@@ -22,11 +31,21 @@ STATES = (
     PACKED._replace(name="gradient-state", regimes=(START, "further state")),
 )
 
+#: Long calls with that first state, one of them packed, without silent tokens (VEC-27).
+LONGER_STATES = tuple(
+    Topic(f"{request['tokens']}-state", {**LONG, **request}, (START, "long", "further state"))
+    for request in ({"tokens": 65}, {"tokens": 130, "reset": 50})
+)
+
 
 def _target(member: str, name: str, **parameters: Any) -> Target:
     fields = {"rule": RULE, "parameters": {"member": member} | parameters}
     grouped = () if MEMBERS[member].second == "A" else (GROUPS,)  # which certify does not have
-    listed = (*SHORT, *grouped, PACKED, *(STATES if MEMBERS[member].second else ()))
+    listed = (*SHORT, *grouped, PACKED)
+    if MEMBERS[member].second:
+        listed += (*STATES, *LONGER_STATES)
+    if name in OF_HEADS:
+        listed += HEADS
     # what an implementation without groups, resets and gradients can compute
     return Target(f"dplr-{name}", fields, listed, longer=(), later=True, always=("square",))
 
