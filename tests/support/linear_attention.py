@@ -90,8 +90,6 @@ def asked(
         inputs["in/M_bar"] = draw.standard_normal(shape)
     change = {"heads": lambda x: x, "none": lambda x: x[0], "batch": lambda x: np.stack([x, x / 2])}
     inputs = {n: x if n in SHARED else change[axes](x) for n, x in inputs.items()}
-    if "in/bonus" in inputs and axes == "none":
-        inputs["in/bonus"] = inputs["in/bonus"][0]
     return atlas_ref.make(drawn.header.plain(), inputs, name=f"{member}, {kind}")
 
 
