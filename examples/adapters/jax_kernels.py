@@ -1,0 +1,72 @@
+"""A kernel of JAX arrays as one of NumPy's, with gradients by `jax.vjp`.
+
+import jax_kernels, kernels
+
+mine = jax_kernels.of(chunk_kda, kernels.KDA, member="kda", options={"output_final_state": True})
+
+What is not an array (options, numbers of the case) is handed over as it is, so that a jitted function
+has to declare it static. JAX makes float32 of float64, unless `jax_enable_x64` is set, which is left to
+the kernel's author: results are judged by the type that they come in. JAX is imported when a kernel
+is first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kernels
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Function = Callable[..., Any]
+
+
+def of(
+    function: Function,
+    arguments: Mapping[str, str],
+    *,
+    member: str,
+    backward: bool = True,
+    **how: Any,
+) -> kernels.Kernel:
+    """The kernel behind a function of JAX arrays, which returns o and the final state or None.
+
+    Args:
+        function: of arrays by the names of `arguments`.
+        arguments, member, how: of `kernels.Kernel`.
+        backward: whether JAX can go back through it.
+    """
+
+    def call(**given: Any) -> tuple[Array, Array | None]:
+        y, M = function(**{name: device_array(x) for name, x in given.items()})
+        return np.asarray(y), None if M is None else np.asarray(M)
+
+    def gradients(given: dict[str, Any], y_bar: Array, M_bar: Array | None) -> dict[str, Any]:
+        import jax
+
+        leaves = {n: device_array(x) for n, x in given.items() if differentiable(x)}
+        others = {n: device_array(x) for n, x in given.items() if n not in leaves}
+        (y, M), back = jax.vjp(lambda floats: function(**others, **floats), leaves)
+        bars = jax.numpy.asarray(y_bar, y.dtype), None
+        if M is not None:
+            zero = jax.numpy.zeros_like(M)
+            bars = bars[0], zero if M_bar is None else jax.numpy.asarray(M_bar, M.dtype)
+        (found,) = back(bars)
+        return {name: np.asarray(gradient) for name, gradient in found.items()}
+
+    return kernels.Kernel(call, arguments, member, gradients if backward else None, **how)
+
+
+def differentiable(x: Any) -> bool:
+    """Whether there is a gradient by it: an array of floating numbers, of bfloat16 too."""
+    return isinstance(x, np.ndarray) and x.dtype.kind not in "iub"
+
+
+def device_array(x: Any) -> Any:
+    """A JAX array of NumPy's; what is no array stays."""
+    if not isinstance(x, np.ndarray):
+        return x
+    import jax
+
+    return jax.numpy.asarray(x)
