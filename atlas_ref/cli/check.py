@@ -166,6 +166,8 @@ def check(
             _refuse_read(path, paths, against, xfail)
             for name in sets or ():
                 options.refuse_inside(path, folder(name))
+        for path in written:
+            answer_files.check_free(path)
         source = options.source(stack, against, impl, command, timeout, len(paths))
         progress = stack.enter_context(output.progress({"cases": "checking"} | options.SEARCH))
         run = reports.Run(

@@ -41,6 +41,10 @@ KDA_WITH_GATE = {**KDA, "g": "gate_input", "A_log": "gate_log_rate", "dt_bias": 
 
 COTANGENTS = {"y_bar", "M_bar"}
 
+#: Axes of a state behind (B, H), and what has a step size: a row, or each value of one.
+LAYOUTS = ("(d_in, d_out)", "(d_out, d_in)")
+RATES = ("row", "value")
+
 #: Parameters of a case that are about layout alone, which `Conversion` converts.
 CONVERTED = ("member", "groups", "state_layout")
 
@@ -148,6 +152,7 @@ class Kernel(NamedTuple):
         Raises:
             NotImplementedError: the case asks for what the kernel does not compute.
         """
+        self.check()
         if why := self.refusal(case, inputs):
             raise NotImplementedError(why)
         call = Conversion.of(self, case, inputs)
@@ -161,6 +166,26 @@ class Kernel(NamedTuple):
         bars = [call.to_kernel(n, inputs[n]) if n in inputs else None for n in ("y_bar", "M_bar")]
         gradients = self.gradients({**self.options, **arguments}, *bars)
         return results | call.gradients(gradients)
+
+    def check(self) -> None:
+        """Refuse a field that no kernel has, by name.
+
+        Raises:
+            ValueError: says the field, what was found and what is needed.
+        """
+        pads = self.pad if isinstance(self.pad, tuple) else (self.pad, self.pad)
+        chunk, *sizes = (type(size) is int and size > 0 for size in (self.chunk, *pads))
+        legal = {
+            "member": (self.member in MEMBERS, f"one of {', '.join(map(str, MEMBERS))}"),
+            "state": (self.state in LAYOUTS, f"one of {', '.join(map(repr, LAYOUTS))}"),
+            "rates": (self.rates in RATES, f"one of {', '.join(map(repr, RATES))}"),
+            "head_axis": (self.head_axis in (1, 2), "1 or 2"),
+            "chunk": (chunk, "a whole number from 1"),
+            "pad": (all(sizes) and len(pads) in (2, 3), "one, two or three whole numbers from 1"),
+        }
+        for name, (holds, needed) in legal.items():
+            if not holds:
+                raise ValueError(f"Kernel.{name}: {getattr(self, name)!r}, needed is {needed}")
 
     @property
     def tensors(self) -> set[str]:
@@ -278,6 +303,7 @@ class Kernel(NamedTuple):
 
         `atlas-ref sweep dplr --for module:mine` draws from them (SWEEP-16).
         """
+        self.check()
         own, taken, computed = self.defaults, self.tensors, self.parameters
         fixed: dict[str, tuple[Any, ...]] = {"member": (self.member,)}
         for name in ("decay", "query_scale", "q_norm", "k_norm"):

@@ -233,3 +233,26 @@ def test_a_sweep_for_a_kernel_compares_every_case(name: str, tmp_path: Path, cli
     words = ["--for", f"tests.support.swept_kernels:{name}", "--fix", "dtype=float64", "--json"]
     ran = cli("sweep", "dplr", *words, "--cases", "10", "-o", tmp_path / "out")
     assert (ran.code, ran.json["counts"], ran.json["refused"]) == (0, {"PASS": 10}, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("state", "(K, V)", r"state: '\(K, V\)', needed is one of '\(d_in, d_out\)'"),
+        ("member", "kdaa", "member: 'kdaa', needed is one of "),
+        ("rates", "values", "rates: 'values', needed is one of 'row', 'value'"),
+        ("head_axis", 3, "head_axis: 3, needed is 1 or 2"),
+        ("chunk", 0, "chunk: 0, needed is a whole number from 1"),
+        ("pad", -1, "pad: -1, needed is one, two or three whole numbers from 1"),
+        ("pad", (64,), r"pad: \(64,\)"),
+        ("pad", "64", "pad: '64'"),
+    ],
+)
+def test_a_field_that_no_kernel_has_is_refused_by_name(field: str, value: Any, words: str) -> None:
+    """In the row of a check, and where a sweep asks what to fix."""
+    kernel, one = KDA._replace(**{field: value}), case({"member": "kda"})
+    inputs = {name[3:]: x for name, x in one.inputs.items()}
+    with pytest.raises(ValueError, match=words):
+        kernel(one.header.plain(), inputs)
+    with pytest.raises(ValueError, match=words):
+        kernel.sweep_settings()

@@ -81,7 +81,8 @@ def test_identify_asks_a_function_a_program_or_the_case(room, cli):
         assert found.pop("out") == words[-1]
         assert found.pop("case") == words[0]
         answers[words[-1]] = found
-    assert all(each == found for each in answers.values())
+    for each in answers.values():
+        assert each == found
     assert found["match"]["distance"] > 0.01  # of reads at another time
     bare = cli("identify", "one.safetensors")
     assert bare.code == 2
@@ -121,6 +122,21 @@ def test_a_folder_without_the_case_is_missing(room, cli):
     missing = cli("identify", "one.safetensors", "--out", "empty")
     assert missing.code == 1
     assert missing.out.startswith("one.safetensors: MISSING: empty holds no one.safetensors")
+
+
+@pytest.mark.clause("CASE-41")
+def test_an_answer_takes_the_place_of_an_earlier_one_alone(room, cli):
+    """Another case or a program is refused before anything is asked."""
+    check = ("check", "one.safetensors", "--impl", "mine:true", "--keep")
+    before = (room / "mine.py").read_bytes()
+    for place, words in (
+        ("mine.py", "exists and holds no results, which would be lost"),
+        ("two.safetensors", "exists and holds no results, which would be lost"),
+    ):
+        ran = cli(*check, place)
+        assert (ran.code, f"--keep {place}: {words}" in ran.err) == (2, True)
+    assert (room / "mine.py").read_bytes() == before
+    assert [cli(*check, "k.st").code, cli(*check, "k.st").code] == [0, 0]
 
 
 @pytest.mark.clause("CASE-41")

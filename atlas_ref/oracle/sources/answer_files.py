@@ -6,11 +6,12 @@ folder.write(checked(case, source=source))
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from atlas_ref.oracle.cases.case import CaseError, save
+from atlas_ref.oracle.cases.case import CaseError, load, save
 from atlas_ref.oracle.judge.compare import Checked
 
 
@@ -62,3 +63,19 @@ def place(path: Path | None, cases: Sequence[Path], *, asked: bool) -> Place | N
     if twice is not None:
         raise CaseError(f"--keep {path}: two cases are called {twice}")
     return Place(path, several or path.is_dir())
+
+
+def check_free(file: Path) -> None:
+    """Refuse a file that would be lost: one that holds no results (CASE-41).
+
+    Raises:
+        CaseError: names it.
+    """
+    if not os.path.lexists(file):
+        return
+    try:
+        kept = load(file).recorded if file.is_file() else {}
+    except CaseError:
+        kept = {}
+    if not kept:
+        raise CaseError(f"--keep {file}: exists and holds no results, which would be lost")

@@ -9,6 +9,7 @@ from pathlib import Path
 from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
@@ -58,9 +59,12 @@ def _members(target: str, known: Iterable[str]) -> list[str]:
 
 def about_members(names: Sequence[str], targets: Sequence[str]) -> str:
     """Which targets the members of these have, "" where none has some that is not taken (VEC-14)."""
-    known = [target for name in names for target in rules(name)]
+    known = {target: rule for name in names for target, rule in rules(name).items()}
     words = []
     for target in targets:
+        own = SUBJECTS[known[target]].own if target in known else None
+        if own is None:  # other targets of a rule without members are conventions of it
+            continue
         parts = [each for each in dict.fromkeys(_members(target, known)) if each not in targets]
         if parts:
             words.append(f"members of {target}, each a target: {', '.join(parts)}")

@@ -46,7 +46,8 @@ def test_no_process_imports_a_library_from_the_current_folder(
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     assert not (folder / "executed").exists()
-    assert (done.returncode, done.stdout) == (3, "sweep delta, seed 0, 2 cases: 2 NOT SUPPORTED\n")
+    assert done.returncode == 3
+    assert done.stdout.startswith("sweep delta, seed 0, 2 cases: 2 NOT SUPPORTED\n")
 
 
 @pytest.mark.clause("SRC-6")

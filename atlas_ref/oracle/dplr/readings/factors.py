@@ -55,7 +55,8 @@ def mistakes(at: Seen) -> Iterator[Reading]:
     if "in/M0" in at.inputs:
         if "in/reset" in at.inputs:
             said = (
-                f"in/M0 was {GUARD:g} times as large, as that of another packed sequence, the guard"
+                f"a packed sequence started from the state of another ({GUARD:g} in/M0, that of the "
+                "guard that kernels.Kernel puts in front)"
             )
             yield Reading(said, said, inputs=changes.changed("in/M0", changes.times(GUARD)))
         said = "in/M0 was added to out/M once more"
