@@ -176,11 +176,13 @@ def tolerances(
 
 
 def require_state(case: Case, state_dtype: str | None) -> None:
-    """Refuse a format of the state where the case is no memory (LAYER-11).
+    """Refuse a format of the state that does not exist, or where the case is no memory (LAYER-11).
 
     Raises:
         CaseError: names the case and the layer.
     """
+    if state_dtype is not None:  # whether or not results are judged by it
+        check_dtype(f"{case.name}: state-dtype", state_dtype, FORMATS)
     own = SUBJECTS[case.header.rule].own
     if state_dtype is not None and own is not None and own.states is None:
         raise CaseError(

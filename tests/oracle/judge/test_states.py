@@ -22,7 +22,7 @@ from atlas_ref.oracle.judge.norms import Norms, norms, ulp
 from atlas_ref.oracle.judge.tolerance import _with_alternatives, from_members, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.vectors.mutants.score import LEGAL
-from tests.support.casefiles import written
+from tests.support.casefiles import some, written
 
 Array = Any
 KINDS: dict[str, Any] = {
@@ -230,3 +230,12 @@ def test_the_commands_judge_a_state_by_its_format(tmp_path: Any, cli: Any) -> No
     shown = cli("tolerance", f"{path}:M", "--dtype", "bfloat16", "--json").json
     want = tolerances(case, dtype="bfloat16", states=True, only=["out/M"])["out/M"]
     assert shown["tolerance"] == want.norms._asdict()
+
+
+@pytest.mark.clause("TOL-8")
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_format_of_the_state_that_does_not_exist_is_refused_whatever_is_judged(dtype) -> None:
+    header, tensors = some("delta")
+    case = atlas_ref.make(header, tensors)
+    with pytest.raises(atlas_ref.CaseError, match="state-dtype: dtype 'int8' is not available"):
+        atlas_ref.check(case, source=lambda _: Answer({}), dtype=dtype, state_dtype="int8")
