@@ -145,7 +145,8 @@ def test_a_reset_of_a_vector_returns_to_a_further_state_that_is_not_zero(
 ) -> None:
     """So that a kernel which begins or resets it at zero is rejected, forward and back."""
     held = [atlas_ref.load(FOLDER / each.file) for each in of_target(listing, name)]
-    packed = [case for case in held if first in case.inputs and case.inputs["in/reset"][1:].any()]
+    states = [case for case in held if first in case.inputs and "in/reset" in case.inputs]
+    packed = [case for case in states if case.inputs["in/reset"][1:50].any()]  # soon enough to show
     assert {"in/y_bar" in case.inputs for case in packed} == {False, True}
     for case in packed:
         assert np.all(np.any(case.inputs[first] != 0.0, axis=-1))
