@@ -40,7 +40,7 @@ that the command makes (`build/survey`), and every function of it is asked all v
 {vectors}. `--only PACKAGE` asks one again; the other rows stand with their dates.
 
 - A case PASSes where every value and every gradient that the function returns is within the [tolerance](tolerance.md). The worst error
-  is that of a value, in tolerances: 1 is what is allowed.
+  is that of a value, in tolerances; up to 2 is PASS (TOL-6).
 - Members are asked the vectors as they stand, in float32 unless the row says otherwise. What a function does not take is not asked,
   and named behind *lacks* with the number of vectors. Functions of a rule with conventions are asked the vector under their own
   (see [below](#which-cases)).

@@ -80,7 +80,8 @@ def bound(file):
     tree = ast.parse(file.read_text())
     nodes = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
     targets = [node.targets if isinstance(node, ast.Assign) else [node.target] for node in nodes]
-    names = {each.id for row in targets for each in row if isinstance(each, ast.Name)}
+    places = [each for row in targets for target in row for each in ast.walk(target)]
+    names = {each.id for each in places if isinstance(each, ast.Name)}
     return names | {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
