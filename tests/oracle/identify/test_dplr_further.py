@@ -221,7 +221,7 @@ PLANTS = [
     ),
     ("what is left of in/M0 was added to out/M once more", KDA, lambda: summed(KDA, 2.0)),
     ("in/M0 was that of the first head for all", KDA, lambda: other(KDA, M0=M0[[0, 0, 0]])),
-    ("in/M0 was that of the heads in reverse", KDA, lambda: other(KDA, M0=M0[::-1])),
+    ("in/M0 was that of the head counted from the last", KDA, lambda: other(KDA, M0=M0[::-1])),
     (
         "in/retain from token 8 on was that of the head before",
         KDA,

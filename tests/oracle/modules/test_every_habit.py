@@ -24,7 +24,7 @@ HEADERS: dict[str, dict[str, Any]] = {
 }
 
 #: Pairs of habits of each recording: of some 20,000, since each computes a model.
-PAIRS = 2000
+PAIRS = 400
 
 
 @functools.cache

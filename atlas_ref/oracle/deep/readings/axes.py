@@ -161,7 +161,9 @@ def _graded(at: Seen) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """Settings as an object of JSON."""
+    """Settings as an object of JSON; numbers that another reading has put there as a list."""
+    if isinstance(value, tuple):
+        return [float(each) for each in value]
     return value.model_dump(mode="json", exclude_defaults=False)
 
 

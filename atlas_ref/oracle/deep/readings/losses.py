@@ -47,7 +47,9 @@ def _without_power(bias: Any, touch: Touch, e: Array, parts: Parts) -> Array:
     return biases.of_power(bias, touch, e, parts) / bias.power
 
 
-def _of_square(e: Array, length: Array, d: Any) -> Array:
+def _of_square(e: Array, length: Array | None, d: Any) -> Array:
+    if length is None:  # of each entry, beside a reading that has a threshold of entries
+        return biases.beyond(e * e, None, d)
     return biases.beyond(e, length * length, d)
 
 

@@ -53,8 +53,8 @@ class Seen(NamedTuple):
 
 def seen(case: Any, chosen: Sequence[Reading] = ()) -> Seen:
     """A case with its settings, changed by some readings."""
-    s, _ = _read(settings_of(case), case.inputs, chosen)
-    return Seen(case, s)
+    s, tensors = _read(settings_of(case), case.inputs, chosen)
+    return Seen(case.replaced(inputs=tensors), s)
 
 
 def with_parts(**parts: Callable[..., Any]) -> Callable[[Settings], Settings]:
@@ -124,7 +124,7 @@ def run(
         _planted(hook, planted),
         function,
         iterates=iterates,
-        events=lambda plan: _moved(plan, Seen(case, s), chosen),
+        events=lambda plan: _moved(plan, Seen(case.replaced(inputs=tensors), s), chosen),
     )
 
 

@@ -47,7 +47,7 @@ ORDERS = {
     "the first {} for all": _first,
     "the {} before": _before,
     "the {} behind": _behind,
-    "the {}s in reverse": _reversed,
+    "the {} counted from the last": _reversed,
 }
 
 

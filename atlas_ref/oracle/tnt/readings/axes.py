@@ -151,6 +151,8 @@ def _of_memory(m: Memory) -> list[Axis]:
 def _counts(name: str, m: Memory) -> Values:
     def values(at: Seen) -> Sequence[int]:
         own = getattr(m, name)
+        if own is None:  # beside a reading that leaves it out
+            return ()
         near = {own - 1, own, own + 1, 2 * own, at.tokens, *COUNTS}
         near |= {size for other in at.s.memories for size in (other.span, other.shard) if size}
         return sorted(each for each in near if 1 <= each <= max(at.tokens, own))
