@@ -109,7 +109,10 @@ HEADS = (
 #: The topic of those whose keys may be of fewer heads (DPLR-6).
 HEADS_GROUPS = Topic("head-groups", {**SQUARE, "tokens": 5, "heads": 4}, (START, ONE, "log gate"))
 
-#: Topics of members of which some kernels know vectors of 64 and 128 channels alone (VEC-28).
+#: The long call of members with a gate for each channel and several heads (VEC-28).
+SEVERAL = Topic("65-heads", {**LONG, "heads": 2}, (START, "long"))
+
+#: Topics of members whose kernels know vectors of 64 and 128 channels alone, or no longer ones (VEC-28).
 CHANNELS = (
     Topic("wide-64", {"tokens": 6, "d_in": 64, "d_out": 64, "heads": 1}, (START, "wide keys")),
     Topic("wide-128", {"tokens": 5, "d_in": 128, "d_out": 128, "heads": 1}, ("wide keys",)),
@@ -118,6 +121,7 @@ CHANNELS = (
         {"tokens": 65, "d_in": 64, "d_out": 64, "heads": 1},
         ("long", "wide keys"),
     ),
+    Topic("wide-192", {"tokens": 5, "d_in": 192, "d_out": 64, "heads": 1}, ("wide keys",)),
 )
 
 CHANNELS_OF = ("kda", "gated_delta")
@@ -126,8 +130,9 @@ CHANNELS_OF = ("kda", "gated_delta")
 def _channels(name: str) -> tuple[Topic, ...]:
     """The topics of many channels that a member has, with the gate of its kernels."""
     listed = CHANNELS if name in CHANNELS_OF else ()
-    regimes = (ONE,) if name in OF_HEADS else ()
-    return tuple(each._replace(regimes=(*each.regimes, *regimes)) for each in listed)
+    if name not in OF_HEADS:
+        return (*listed, SEVERAL) if listed else ()
+    return tuple(each._replace(regimes=(*each.regimes, ONE)) for each in listed)
 
 
 def _with(topics: tuple[Topic, ...], **parameters: Any) -> tuple[Topic, ...]:

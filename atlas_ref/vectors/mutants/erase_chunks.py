@@ -99,7 +99,7 @@ def made_in(case: Case, size: int) -> list[str]:
     right = exact(moved, size, "")
     of_heads = parameters.parsed(case.header).of.gated == "heads"
     left_out = (*FINE, *(FINE_OF_HEADS if of_heads else ()))
-    left_out += () if _one(case) and size <= YOUNGEST else YOUNGER
+    left_out += () if _younger(case) and size <= YOUNGEST else YOUNGER
     made = [
         wrong
         for wrong in MISTAKES
@@ -108,10 +108,17 @@ def made_in(case: Case, size: int) -> list[str]:
     return made + ([DIVISION] if _closed(case) else [])
 
 
-def _one(case: Case) -> bool:
-    """Whether a head has one gate, that is given."""
-    gate = case.inputs.get("in/retain", case.inputs.get("in/log_retain"))
-    return gate is not None and gate.ndim < case.inputs["in/v"].ndim
+def _younger(case: Case) -> bool:
+    """Whether a head has one gate, that is given, or several heads have long calls.
+
+    No vector had either before (VEC-27, VEC-28).
+    """
+    gate, shape = (
+        case.inputs.get("in/retain", case.inputs.get("in/log_retain")),
+        case.inputs["in/v"].shape,
+    )
+    several = long(case) and shape[-3] > 1
+    return gate is not None and (gate.ndim < len(shape) or several)
 
 
 def _closed(case: Case) -> bool:

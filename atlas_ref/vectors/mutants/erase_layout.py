@@ -21,7 +21,7 @@ STATES = ("in/M0", "in/A0", "in/S0")
 GATES = ("in/retain", "in/log_retain")
 
 #: Channels of a tile.
-TILES = (32, 64)
+TILES = (32, 64, 128)
 
 Numbers = np.ndarray[Any, Any]
 

@@ -7,6 +7,8 @@ import pytest
 
 from atlas_ref.oracle.dplr.chunks.form import YOUNGER
 from atlas_ref.oracle.dplr.members import MEMBERS
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.vectors.inputs.axes.formulas import LONGER_STATES
 from atlas_ref.vectors.inputs.dplr_targets import CHANNELS_OF, HEADS, OF_HEADS
 from atlas_ref.vectors.mutants import boundaries, erase_chunks, erase_layout, mutants, score
@@ -88,13 +90,32 @@ def test_long_calls_with_a_further_state_reject_one_that_does_not_arrive(member,
 @pytest.mark.clause("VEC-28")
 @pytest.mark.parametrize("member", CHANNELS_OF)
 def test_wide_vectors_reject_kernels_that_leave_channels_out(member: str) -> None:
-    made = erase_layout.made_in(case_of(f"dplr-{member}", "wide-128"))
-    assert made.keys() == {
-        f"{kind} channels beyond {tile}" for kind in ("key", "value") for tile in erase_layout.TILES
-    }
-    named = LISTING[next(n for n in LISTING if n.startswith(f"dplr-{member}-wide-128"))]
+    both = {f"{kind} channels beyond {tile}" for kind in ("key", "value") for tile in (32, 64)}
+    longer = (both - {"value channels beyond 64"}) | {"key channels beyond 128"}
+    for topic, want in (("wide-128", both), ("wide-192", longer)):
+        assert erase_layout.made_in(case_of(f"dplr-{member}", topic)).keys() == want
+        named = LISTING[next(n for n in LISTING if n.startswith(f"dplr-{member}-{topic}"))]
+        for dtype in FORMATS:
+            assert {f"dplr: {name}" for name in want} <= set(named.kills[dtype])
+
+
+@pytest.mark.clause("VEC-28")
+def test_a_long_call_of_several_heads_rejects_gates_of_another_head() -> None:
+    """Also where each channel has a gate; a block of 8 tokens is no chunk of a mutant."""
+    case = case_of("dplr-kda", "65-heads", LISTING["dplr-kda-65-heads-4"].seed)
+    gate = case.inputs["in/retain"]
+    assert gate.shape == (2, 65, 3)
+    assert set(YOUNGER) <= set(erase_chunks.made_in(case, 16))
+    assert not set(YOUNGER) & set(erase_chunks.made_in(case, 32))
+    swapped = np.concatenate([gate[:, :8], gate[::-1, 8:]], axis=1)
+    want = evaluate(case).tensors
     for dtype in FORMATS:
-        assert {f"dplr: {name}" for name in made} <= set(named.kills[dtype])
+        assert {f"dplr: {name} in chunks of 16" for name in YOUNGER} <= set(
+            LISTING["dplr-kda-65-heads-4"].kills[dtype]
+        )
+        allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
+        wrong = evaluate(case.replaced(inputs={**case.inputs, "in/retain": swapped})).tensors
+        assert score.ratio(wrong, want, allowed) > PASS
 
 
 def test_members_with_a_head_gate_are_all_here() -> None:
