@@ -1,5 +1,9 @@
 """What an implementation answers: asked by identify, kept by check, and named shortly."""
 
+import os
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -55,6 +59,8 @@ atlas_ref.save(sys.argv[2], case.header, {"out/" + name: each for name, each in 
 def room(tmp_path, monkeypatch, cli):
     """A folder with two cases of delta, an implementation and a program."""
     monkeypatch.chdir(tmp_path)
+    # The program is its own process, and the implementation stands on a module of the tests.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "program.py").write_text(PROGRAM)
     for name, seed in (("one", 1), ("two", 2)):
@@ -70,7 +76,7 @@ def test_identify_asks_a_function_a_program_or_the_case(room, cli):
     assert whole["out"] == "mine:before"
     kept = ("--keep", "kept.safetensors", "--no-nearest")
     assert cli("check", "one.safetensors", "--impl", "mine:before", *kept).code == 1
-    command = "python program.py {case} {out}"
+    command = f"{sys.executable} program.py {{case}} {{out}}"
     answers = {}
     for words in (
         ["one.safetensors", "--against", "kept.safetensors"],
