@@ -115,10 +115,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: Members that a sweep draws where they are fixed alone: they came after its draws, which would be
-#: others with them (SWEEP-16).
-LATER = ("linear_attn_normalized", "precond_kda", "precond_gated_delta", "momentum_delta")
-
 #: Tensors of a state beside the memory: before the first token, and the cotangent of the last.
 SECOND: dict[str, tuple[str, ...]] = {
     "": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shlex
 import sys
@@ -15,6 +16,8 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.new import DTYPES
+from atlas_ref.oracle.dplr import members
+from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sources.answers import Answer
@@ -66,24 +69,50 @@ def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
     )
 
 
-#: Digests of forty requests of seed 0 with their regimes, as draw 2 was published.
+#: Digests of 200 requests of seed 0 with their regimes, as draw 2 was published.
 PUBLISHED = {
-    "omega": "cb4d99e5f9047cd7",
-    "titans_lmm": "4d5ee72c9d93b1a5",
-    "delta": "d68e605b6b47ace0",
-    "hebbian": "64dd31658b3ffedd",
-    "newton_schulz": "310ed1693341b798",
-    "feature_map": "2baaa355e2c7b448",
-    "deep_memory": "7eb086190b14533b",
+    "omega": "3b28e1f0279a0957",
+    "titans_lmm": "0195e2fcebd8f76f",
+    "delta": "804b6b28bcde6277",
+    "hebbian": "0b0af0881bb8285a",
+    "newton_schulz": "915c99d643445193",
+    "feature_map": "088caf0e35af393a",
+    "deep_memory": "b16ea90894e4f616",
+    "tnt": "7f6a78000ade2d70",
+    "dplr": "7b32e67a5cc2e9ee",
 }
 
 
 @pytest.mark.clause("SWEEP-14")
 @pytest.mark.parametrize("rule", PUBLISHED)
 def test_a_published_draw_stays_as_it_is(rule: str) -> None:
-    cases = [drawn(rule, 0, number, {}) for number in range(40)]
+    assert digest_of_draws(rule) == PUBLISHED[rule]
+
+
+def digest_of_draws(rule: str) -> str:
+    """A digest of 200 requests of seed 0 with their regimes."""
+    cases = [drawn(rule, 0, number, {}) for number in range(200)]
     lines = [json.dumps([each.request, each.regime], sort_keys=True) for each in cases]
-    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == PUBLISHED[rule]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+@pytest.mark.clause("SWEEP-14")
+def test_every_rule_that_is_swept_has_published_draws() -> None:
+    assert set(SWEPT) == set(PUBLISHED)
+
+
+@pytest.mark.clause("SWEEP-14")
+def test_the_place_of_a_row_among_members_moves_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dict(members.MEMBERS)
+    monkeypatch.setattr(members, "MEMBERS", {"new": rows["gla"], **dict(reversed(rows.items()))})
+    # A second copy of the module, which reads the table as it stands now.
+    spec = importlib.util.spec_from_file_location("second_draw", draw.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    second = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(second)
+    assert second.MEMBERS is members.MEMBERS
+    assert second.SPACE == draw.SPACE
 
 
 @pytest.mark.clause("SWEEP-2")

@@ -42,7 +42,7 @@ def test_cases_of_a_member_have_what_its_code_has() -> None:
         words = {"token", "log_token"} if head else {"token", "channel", "log_token", "log_channel"}
         assert kinds <= (words if MEMBERS[member].gated is True else {"absent"}), member
     assert sum(rare.values()) < of_members / 3
-    assert set(gates) == {name for name in MEMBERS if name not in draw.LATER}
+    assert set(gates) == set(draw.DRAWN)
     free = [drawn(RULE, 1, n, {"member": (None,)}).request for n in range(100)]
     assert sum(each["pulse"] > 1 for each in free) > 20
     assert {each["gate"] for each in free} == set(draw.SPACE["gate"])
