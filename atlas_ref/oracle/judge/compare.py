@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable
 from atlas_ref.oracle.cases.features import declared, features
 from atlas_ref.oracle.cases.header import reserved
 from atlas_ref.oracle.cases.inputs import STORED, rounded
-from atlas_ref.oracle.cases.schema import is_result
+from atlas_ref.oracle.cases.tensor_spec import because_frozen
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import declared as declarations
@@ -27,7 +27,6 @@ from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tol
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.answers import Answer, Source
-from atlas_ref.oracle.subjects.subject import because_frozen
 
 __all__ = [
     "Checked",
@@ -338,6 +337,8 @@ def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
     Raises:
         CaseError: a name that is no result of any rule.
     """
+    from atlas_ref.oracle.schema.schema import is_result  # which asks every subject
+
     names = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
     unknown = sorted(name for name in names if not is_result(name))
     if unknown:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import steps
@@ -22,7 +23,6 @@ from atlas_ref.oracle.subjects.memory import (
     sequence_of,
     surrogate_of,
 )
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY, Rule, rule_of

@@ -310,7 +310,6 @@ SUBJECT = Subject(
             named={},
             word="dplr",
         ),
-        forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
         calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 

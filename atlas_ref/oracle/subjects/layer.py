@@ -12,23 +12,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
+from atlas_ref.oracle.cases.tensor_spec import LAYER, Legal, Tensor, of_call
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
-from atlas_ref.oracle.subjects.subject import (
-    LAYER,
-    Legal,
-    Own,
-    Rounding,
-    Subject,
-    Tensor,
-    of_call,
-)
-from atlas_ref.oracle.subjects.values import check_values
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
 from atlas_ref.types import Array, bind_dims
 
 #: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
@@ -292,12 +285,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     has_axes=False,
-    keys={
-        "layer": (
-            LayerName | None,
-            Field(None, description="rule layer: which layer or model of public code"),
-        )
-    },
+    keys={"layer": LayerName | None},
     instead="atlas-ref check, eval and tolerance take a layer, atlas-ref model replay and identify "
     "a recording of its modules",
     along=tuple(

@@ -13,11 +13,11 @@ import numpy as np
 from atlas_ref import forms
 from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.gate_axis import wide
+from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
-from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
-from atlas_ref.oracle.subjects.subject import Rounding, Subject, phi_of
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps, surrogate
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.parts.norms import key_of_gates

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.family import steps
-from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from atlas_ref.conventions import effective
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import memory_tensors
-from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.oracle.tnt import parameters, projection
 from atlas_ref.oracle.tnt.loop import TOKENS, has_momentum, of_memory
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of

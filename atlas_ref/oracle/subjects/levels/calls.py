@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.subjects.subject import Position
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.types import Array
 from tape import ops
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.levels import active
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.levels.calls import (
@@ -22,8 +24,7 @@ from atlas_ref.oracle.subjects.levels.calls import (
     joined,
     plain_layout,
 )
-from atlas_ref.oracle.subjects.levels.schedule import active
-from atlas_ref.oracle.subjects.subject import Position, Rounding
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
 from tape import ops, plain

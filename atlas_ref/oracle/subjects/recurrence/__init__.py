@@ -103,7 +103,6 @@ SUBJECT = Subject(
         states=STATE,
         features=_features,
         check_form=_check_form,
-        forms=("sequential",),
         continued=_continued,
     ),
 )
