@@ -6,13 +6,16 @@ Specified in specs/case.md (CASE-30, CASE-32).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.tensor_spec import BLOCK, LONGEST
 from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: What every level of a block shares.
 SHARED = ("in/x", "in/reset")
@@ -36,7 +39,7 @@ def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, 
     )
 
 
-def parts(case: Any) -> list[Any]:
+def parts(case: Case) -> list[Any]:
     """The levels of a valid block as cases of their own; any other case alone."""
     if case.header.rule != BLOCK:
         return [case]

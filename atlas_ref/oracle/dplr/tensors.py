@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import check_entries, check_log, check_values, key_heads
 from atlas_ref.oracle.dplr import formulas, parameters
@@ -140,7 +141,7 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
     return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
 
 
-def axes(case: Any) -> dict[str, str]:
+def axes(case: Case) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
     return axes_of(case.inputs)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
 from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array

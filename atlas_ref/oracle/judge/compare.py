@@ -21,12 +21,12 @@ from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import declared as declarations
 from atlas_ref.oracle.judge import states
+from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.arrays import BASIS, TOLERANCE, compare_arrays, is_whole, judged
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sources.answers import Answer, Source
 
 __all__ = [
     "Checked",

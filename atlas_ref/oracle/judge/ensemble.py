@@ -16,8 +16,8 @@ from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array

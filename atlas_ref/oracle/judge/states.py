@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.tensor_spec import bare
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 

@@ -111,7 +111,7 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
     if tokens.surrogate is not None:
         learned = take("surrogate", None, surrogate_of, config, inputs, tokens.k, tokens.v, way)
         tokens = tokens.replaced(surrogate=learned)
-    state = initial_state(rule, config, inputs, case, tokens)
+    state = initial_state(rule, config, inputs, tokens, case.header.phase)
     T = tokens.k.shape[-2]
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.levels import SHARED, active, check_step, count, inputs_of, parts
 from atlas_ref.oracle.cases.tensor_spec import BLOCK, LEVEL, Legal, Position, phi_of
 from atlas_ref.oracle.registry import SUBJECTS
@@ -176,7 +177,7 @@ class Means(NamedTuple):
 
 
 def results(
-    inputs: Mapping[str, Array], case: Any, by: Means
+    inputs: Mapping[str, Array], case: Case, by: Means
 ) -> tuple[dict[str, Array], list[Position]]:
     """`out/...` of a block, and where levels end in their spans (CASE-33).
 
@@ -196,10 +197,11 @@ def results(
 
 
 def _of_levels(
-    inputs: Mapping[str, Array], case: Any, by: Means
+    inputs: Mapping[str, Array], case: Case, by: Means
 ) -> list[tuple[dict[str, Array], Position]]:
     """Results of each level: apart, nested, or where gates decide who writes."""
     header = case.header
+    assert header.schedule is not None
     calls = [
         Call(inputs_of(header, inputs, number), part) for number, part in enumerate(parts(case))
     ]
@@ -244,9 +246,10 @@ def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
     )
 
 
-def undecided(case: Any, dtype: str) -> str:
+def undecided(case: Case, dtype: str) -> str:
     """Why results in a format have no verdict; "" where they have (CASE-37)."""
-    return "" if case.header.schedule.learned is None else learned.undecided(case, dtype)
+    schedule = case.header.schedule
+    return "" if schedule is None or schedule.learned is None else learned.undecided(case, dtype)
 
 
 def check_header(header: Any) -> None:
@@ -269,7 +272,7 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
     """
 
     def evaluate(
-        inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+        inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
     ) -> tuple[dict[str, Array], Position]:
         def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
             return memory[part.header.rule].evaluate(own, part, form, chunk)
@@ -278,7 +281,7 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         found, positions = results(inputs, case, by)
         return found, [each if isinstance(each, int) else None for each in positions]
 
-    def plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    def plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
         def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
             return memory[part.header.rule].plain(own, part, rounding), None
 

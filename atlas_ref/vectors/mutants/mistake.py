@@ -20,7 +20,7 @@ from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.parts import feature_maps

@@ -12,10 +12,10 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify import identify as searches
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.first import first_tokens, tokens_of
 from tests.oracle.family.test_departures import case_of
 from tests.support.casefiles import written

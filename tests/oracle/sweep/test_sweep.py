@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.new import DTYPES
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.types import same_bits
