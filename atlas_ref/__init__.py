@@ -32,16 +32,23 @@ __all__ = [
 ]
 
 
+#: Module of each of these names.
+_HOMES = {
+    "BackendError": "backend",
+    "Comparison": "oracle.judge.compare",
+    "Results": "oracle.evaluate",
+    "check": "oracle.judge.compare",
+    "evaluate": "oracle.evaluate",
+} | dict.fromkeys(("Case", "CaseError", "load", "make", "save"), "oracle.cases.case")
+
+
 def _of_the_oracle(name: str) -> Any:
     """Import a name at its first use.
 
     So `atlas-ref --help`, and an import of one part, load no array library.
     """
-    if name in __all__:
-        for home in ("oracle.cases.case", "oracle.judge.compare", "oracle.evaluate", "backend"):
-            module = import_module(f"atlas_ref.{home}")
-            if hasattr(module, name):
-                return getattr(module, name)
+    if name in _HOMES:
+        return getattr(import_module(f"atlas_ref.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from atlas_ref.oracle.judge.answers import Source
     from atlas_ref.oracle.judge.xfail import Entry
-    from atlas_ref.oracle.sources.answers import Source
 
 MARK = "atlas"
 

@@ -53,7 +53,12 @@ class Frozen(BaseModel):
     """Immutable validated data; equal when of the same type with bit-equal arrays."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, strict=True
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        strict=True,
+        # what validates is built at the first use: a command uses few of these classes
+        defer_build=True,
     )
 
     _dims: ClassVar[dict[str, Dims]] = {}

@@ -91,7 +91,7 @@ class Writes:
 @contextlib.contextmanager
 def writes() -> Iterator[Writes]:
     """Count and time every write of every rule; token by token, since compiled code calls none."""
-    total, of_config = Writes(), dict(rules._OF_CONFIG)
+    total, known = Writes(), dict(rules.RULES)
     compiled = os.environ.get(COMPILED)
     os.environ[COMPILED] = "0"
 
@@ -106,11 +106,11 @@ def writes() -> Iterator[Writes]:
         return timed
 
     try:
-        for config, rule in of_config.items():
-            rules._OF_CONFIG[config] = rule._replace(write=watched(rule.write))
+        for name, rule in known.items():
+            rules.RULES.loaded[name] = rule._replace(write=watched(rule.write))
         yield total
     finally:
-        rules._OF_CONFIG.update(of_config)
+        rules.RULES.loaded.update(known)
         os.environ.pop(COMPILED)
         if compiled is not None:
             os.environ[COMPILED] = compiled

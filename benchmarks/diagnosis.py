@@ -17,9 +17,9 @@ from atlas_ref.oracle.cases.case import Case, save
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.sweep import sweep
 from benchmarks import wrong_omega
 from benchmarks.measure import Row, Spread, Target, Work, timer

@@ -8,12 +8,36 @@ import resource
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 from benchmarks.measure import Row, Spread, bracketed
 
-HELP = "import sys; sys.argv = ['atlas-ref', '--help']; from atlas_ref.cli.main import main; main()"
+CASES = Path(__file__).parents[1] / "vectors"
+#: What every command that reads a case needs of others.
+LIBRARIES = "import ml_dtypes, numpy, pydantic, safetensors.numpy, typer.rich_utils"
+
+
+def _run(*words: str) -> str:
+    """A program that runs the command line."""
+    return (
+        f"import sys; sys.argv = {['atlas-ref', *words]}; "
+        "from atlas_ref.cli.main import main; main()"
+    )
+
+
+HELP = _run("--help")
 COMMANDS = {
     "atlas-ref --help": (HELP, "typer with rich", "import typer.rich_utils"),
+    "atlas-ref check, a small case": (
+        _run("check", str(CASES / "v1/cases/delta-edges.safetensors")),
+        "the libraries that it needs",
+        LIBRARIES,
+    ),
+    "atlas-ref identify, a small case of dplr": (
+        _run("identify", str(CASES / "v2/cases/dplr-65-gradient.safetensors")),
+        "the libraries that it needs",
+        LIBRARIES,
+    ),
     "import atlas_ref": ("import atlas_ref", "bare interpreter", "pass"),
     "import atlas_ref, first use": (
         "import atlas_ref; atlas_ref.evaluate",
@@ -28,7 +52,7 @@ def rows() -> list[Row]:
     result = []
     for name, (ours, reference, theirs) in COMMANDS.items():
         timing = bracketed(
-            partial(_python, ours), partial(_python, theirs), samples=3, clock=_children
+            partial(_python, ours), partial(_python, theirs), samples=5, clock=_children
         )
         times = Spread.of(timing.ours, 1e3), Spread.of(timing.theirs, 1e3)
         result.append(

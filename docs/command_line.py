@@ -13,7 +13,7 @@ from docs import cells, tables
 
 def page() -> str:
     """Every command with its arguments and options."""
-    from atlas_ref.cli.main import app
+    from atlas_ref.cli.main import program
 
     parts = [
         "# Command line\n\nResults go to standard output, words and progress to standard "
@@ -22,7 +22,9 @@ def page() -> str:
         "Exit codes: 4 for a fault of the tool itself, else 2 for bad input, else 1 if something is not right, "
         "else 3 if nothing could be compared, else 0.\n"
     ]
-    parts += [_command(name, command) for name, command in commands(typer.main.get_command(app))]
+    parts += [
+        _command(name, command) for name, command in commands(typer.main.get_command(program()))
+    ]
     return "\n".join(parts)
 
 

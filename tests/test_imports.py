@@ -18,7 +18,13 @@ ROOT = Path(__file__).parents[1]
 #: before it.
 LAYERS = (
     ("tape",),
-    ("atlas_ref.backend", "atlas_ref.types", "atlas_ref.messages", "atlas_ref.storage"),
+    (
+        "atlas_ref.backend",
+        "atlas_ref.types",
+        "atlas_ref.messages",
+        "atlas_ref.on_demand",
+        "atlas_ref.storage",
+    ),
     ("atlas_ref.parts",),
     ("atlas_ref.optim",),
     ("atlas_ref.engine",),
@@ -188,7 +194,8 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     """Imports inside functions: only those of start-up time and of extras.
 
     The command line and what is loaded with every start, such as the ops of the tape, may put an
-    import off; an extra is imported at its use.
+    import off; so may what gives a verdict, of what only explains one or asks every subject; an
+    extra is imported at its use.
     """
     lazy = {
         name
@@ -202,9 +209,17 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     assert lazy - commands == {
         "atlas_ref.backend.cluster",
         "atlas_ref.certify.__init__",
+        "atlas_ref.forms.__init__",
+        "atlas_ref.oracle.identify.observation",
+        "atlas_ref.oracle.judge.compare",
+        "atlas_ref.oracle.report.failures",
+        "atlas_ref.oracle.report.nearest",
+        "atlas_ref.oracle.report.report",
+        "atlas_ref.oracle.judge.answers",
         "atlas_ref.train.shown.board",
         "atlas_ref.train.shown.curve",
         "atlas_ref.train.shards",
         "atlas_ref.train.vocabulary",
+        "atlas_ref.vectors.sets.cases",
         "tape.elementwise",
     }

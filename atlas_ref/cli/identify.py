@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from atlas_ref.oracle.identify.answer import Fit, Identification
-    from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import Tolerance
+    from atlas_ref.oracle.norms import Norms
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Dtype = Annotated[
@@ -231,8 +231,8 @@ def derivation(bound: Tolerance, case: str) -> list[RenderableType]:
 
     Source: TOL-10.
     """
-    from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, PASS
+    from atlas_ref.oracle.norms import Norms
 
     rows = [(member, *_row(error)) for member, error in bound.ensemble.items()]
     worst = Norms(*(max(column) for column in zip(*bound.ensemble.values(), strict=True)))

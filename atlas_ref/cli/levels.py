@@ -32,9 +32,9 @@ def levels(
 ) -> int:
     """Make a case of each level of a block, with the results that the file records of it."""
     from atlas_ref.oracle.cases.case import CaseError, load, save
+    from atlas_ref.oracle.cases.levels import parts
+    from atlas_ref.oracle.cases.tensor_spec import BLOCK
     from atlas_ref.oracle.registry import SUBJECTS
-    from atlas_ref.oracle.subjects.block import parts
-    from atlas_ref.oracle.subjects.subject import BLOCK
 
     case = load(file)
     if case.header.rule != BLOCK:

@@ -372,7 +372,7 @@ def convention(text: str) -> Any:
 def settings(incomplete: str) -> list[str]:
     """Presets, axes, and an axis with each of its values, for the completion of a shell."""
     from atlas_ref.conventions import AXES
-    from atlas_ref.oracle.cases.schema import axis_values
+    from atlas_ref.oracle.schema.schema import axis_values
 
     axis, equals, _ = incomplete.partition("=")
     if equals and axis in AXES:

@@ -30,7 +30,7 @@ def conventions(
     from atlas_ref.conventions import PRESETS, SOURCES, Convention, resolve
     from atlas_ref.messages import no_such
     from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.cases.schema import axis_values
+    from atlas_ref.oracle.schema.schema import axis_values
     from atlas_ref.rules import RULES
 
     if preset is not None and preset not in PRESETS:
@@ -107,7 +107,7 @@ def schema(
 
         output.emit_document(formats.schema(" ".join(command)))
         return 0
-    from atlas_ref.oracle.cases.schema import case_schema
+    from atlas_ref.oracle.schema.schema import case_schema
 
     output.emit_document(case_schema())
     return 0

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from atlas_ref.forms import atlas_parallel, chunkwise, exact, kernel, scan
-from atlas_ref.forms import sequential as one_launch
 from atlas_ref.forms.recurrence import Memory, Recurrence, memory, packed, state_after
 from atlas_ref.forms.support import require
+from atlas_ref.on_demand import OnDemand
 from atlas_ref.rules import Rule
-from atlas_ref.rules import sequence as sequential
+from atlas_ref.rules import sequence as in_turn
 from atlas_ref.rules.checks import check_call, check_rule, check_state
 from atlas_ref.types import Array
 from tape import ops
@@ -22,21 +21,27 @@ from tape import ops
 #: (..., T, d_out)).
 Form = Callable[[Any, Recurrence, Memory, int | None], tuple[Memory, Array]]
 
-#: Each form as a function; `support` lists the rules that it computes.
-FORMS: dict[str, Form] = {
-    "chunkwise": chunkwise.run,
-    "exact": exact.run,
-    "scan": scan.run,
-    "atlas_parallel": atlas_parallel.run,
-    "kernel": kernel.run,
-    "sequential": one_launch.run,
-}
+
+def _form(module: Any, name: str) -> Form:
+    form: Form = module.run
+    return form
+
+
+#: Each form as a function, imported when it is asked for; `support` lists the rules that it
+#: computes.
+FORMS: OnDemand[Form] = OnDemand(
+    {
+        name: f"atlas_ref.forms.{name}"
+        for name in ("chunkwise", "exact", "scan", "atlas_parallel", "kernel", "sequential")
+    },
+    _form,
+)
 
 
 def run(
     rule: Rule,
     config: Any,
-    tokens: sequential.Tokens,
+    tokens: in_turn.Tokens,
     state: Any,
     *,
     form: str = "sequential",
@@ -65,9 +70,11 @@ def run(
 
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """
+    from atlas_ref.forms import sequential as one_launch  # the engine
+
     check_rule(rule, config)
     check_state(rule, state)
-    sequential.check_tokens(tokens)
+    in_turn.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
     if rule.run is not None:
         return rule.run(rule, config, tokens, state, phi=phi)
@@ -80,7 +87,7 @@ def run(
         by_matrix or not one_launch.computes(rule, config, tokens, state)
     )
     if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
-        return sequential.run(rule, config, tokens, state, phi=phi)
+        return in_turn.run(rule, config, tokens, state, phi=phi)
     check_call(rule, config, tokens, state)
     reads = []
     after = state
@@ -90,4 +97,4 @@ def run(
         after = state_after(rule, config, before, sequence, last)
         reads.append(y)
     joined = reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
-    return sequential.read_only_state(sequential.with_token_gates(config, tokens, after)), joined
+    return in_turn.read_only_state(in_turn.with_token_gates(config, tokens, after)), joined

@@ -11,14 +11,17 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.conventions import Convention
-from atlas_ref.rules import RULES, Rule
+from atlas_ref.rules import FAMILY, RULES, Rule
 
 Status = Literal["exact", "frozen", "not defined", "apart"]
 
 
 def _family(status: Callable[[Rule], Status]) -> dict[str, Status]:
     """The status of each rule of the family; of other rules a parallel form knows nothing."""
-    return {name: status(rule) if rule.in_family else "not defined" for name, rule in RULES.items()}
+    return {
+        name: status(RULES[name]) if name in FAMILY and RULES[name].in_family else "not defined"
+        for name in RULES
+    }
 
 
 #: exact: the rule itself. frozen: exact for the rule whose residuals are taken under a frozen

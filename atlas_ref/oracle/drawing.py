@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -124,7 +127,7 @@ def smaller(size: int) -> Iterator[int]:
     yield from dict.fromkeys(n for n in (1, size // 2, size - 1) if 1 <= n < size)
 
 
-def header_of(case: Any, fields: Mapping[str, Any]) -> Any:
+def header_of(case: Case, fields: Mapping[str, Any]) -> Any:
     """The header with these keys.
 
     Raises:

@@ -32,10 +32,10 @@ from atlas_ref.oracle.cases.inputs import (
     converted,
     rounded,
 )
+from atlas_ref.oracle.cases.levels import parts
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, Position
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result, seeds
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects import block
-from atlas_ref.oracle.subjects.subject import BLOCK, Position
 from atlas_ref.types import Array, Frozen
 from tape import ops, vjp
 
@@ -239,9 +239,9 @@ def _header_out(case: Case, after: Position) -> dict[str, Any]:
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute this case (CHUNK-20)."""
     if case.header.rule == BLOCK:
-        if why := block.form_refused(case.header, form, chunk):
+        if why := SUBJECTS[BLOCK].form_refused(case.header, form, chunk):
             raise CaseError(f"{case.name}: {why}")
-        for number, part in enumerate(block.parts(case)):
+        for number, part in enumerate(parts(case)):
             _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
         return
     subject = SUBJECTS[case.header.rule]

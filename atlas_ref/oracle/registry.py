@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
-from atlas_ref.oracle.subjects import (
-    block,
-    deep_memory,
-    dplr,
-    feature_map,
-    layer,
-    memory,
-    newton_schulz,
-    recurrence,
-    tnt,
-)
-from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
-from atlas_ref.rules import FAMILY
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-_MEMORIES = {name: memory.subject(rule) for name, rule in FAMILY.items()}
+from atlas_ref.on_demand import OnDemand
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LAYER
+from atlas_ref.rules import FAMILY, RULES
 
-#: Name in the header -> subject.
-SUBJECTS: dict[str, Subject] = {
-    **_MEMORIES,
-    newton_schulz.SUBJECT.name: newton_schulz.SUBJECT,
-    feature_map.SUBJECT.name: feature_map.SUBJECT,
-    deep_memory.SUBJECT.name: deep_memory.SUBJECT,
-    tnt.SUBJECT.name: tnt.SUBJECT,
-    dplr.SUBJECT.name: dplr.SUBJECT,
-    recurrence.SUBJECT.name: recurrence.SUBJECT,
-    BLOCK: block.subject(_MEMORIES),
-    LAYER: layer.SUBJECT,
+if TYPE_CHECKING:
+    from atlas_ref.oracle.subjects.subject import Subject
+
+#: Folder of the subjects.
+SUBJECTS_FOLDER = "atlas_ref.oracle.subjects"
+
+
+class Entry(NamedTuple):
+    """What a header needs to know of every subject before any is imported.
+
+    Attributes:
+        module: that holds the subject as `SUBJECT`.
+        forms: names of forms that a header may state; None for those of most rules.
+        keys: header keys of its own -> their description.
+    """
+
+    module: str
+    forms: tuple[str, ...] | None = None
+    keys: dict[str, str] = {}
+
+
+#: Name in the header -> what is known of the subject without an import of it.
+ENTRIES: dict[str, Entry] = {
+    **{name: Entry("memory") for name in FAMILY},
+    "newton_schulz": Entry("newton_schulz"),
+    "feature_map": Entry("feature_map"),
+    **{name: Entry(name) for name in RULES if name not in FAMILY},
+    "tnt": Entry("tnt"),
+    "dplr": Entry("dplr", forms=("sequential", "scan", "chunk")),
+    "recurrence": Entry("recurrence", forms=("sequential",)),
+    BLOCK: Entry("block"),
+    LAYER: Entry("layer", keys={"layer": "rule layer: which layer or model of public code"}),
 }
+
+
+def _subject(module: Any, name: str) -> Subject:
+    found: Subject = module.subject(FAMILY[name]) if name in FAMILY else module.SUBJECT
+    return found
+
+
+#: Name in the header -> subject, which is imported when it is asked for.
+SUBJECTS: OnDemand[Subject] = OnDemand(
+    {name: f"{SUBJECTS_FOLDER}.{entry.module}" for name, entry in ENTRIES.items()}, _subject
+)
+
+#: Rule of recordings of the linear family.
+LINEAR_FAMILY = "family"
+
+#: Rule of a recorded file -> module that reads it as a case of another rule (DPLRCASE-8, RECUR-9).
+RECORDED: OnDemand[Any] = OnDemand(
+    {LINEAR_FAMILY: f"{SUBJECTS_FOLDER}.recorded_members"}, lambda module, name: module
+)

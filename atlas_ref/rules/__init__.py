@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
-from atlas_ref.rules import deep_memory, delta, hebbian, omega, titans_lmm
+from atlas_ref.on_demand import OnDemand
 from atlas_ref.rules.rule import Rule
 
-#: Name -> rule, in the order in which tables list them.
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (omega.RULE, titans_lmm.RULE, delta.RULE, hebbian.RULE, deep_memory.RULE)
-}
+#: Rules with one matrix of a linear residual, by name, and their modules.
+_LINEAR = {name: f"atlas_ref.rules.{name}" for name in ("omega", "titans_lmm", "delta", "hebbian")}
+
+
+def _rule(module: Any, name: str) -> Rule:
+    rule: Rule = module.RULE
+    return rule
+
+
+#: Name -> rule, in the order in which tables list them; one is imported when it is asked for.
+RULES: OnDemand[Rule] = OnDemand({**_LINEAR, "deep_memory": "atlas_ref.rules.deep_memory"}, _rule)
 
 #: Those with one matrix of a linear residual, which forms, traces and tolerances compute.
-FAMILY: dict[str, Rule] = {name: rule for name, rule in RULES.items() if rule.in_family}
-
-_OF_CONFIG = {rule.Config: rule for rule in RULES.values()}
+FAMILY: OnDemand[Rule] = OnDemand(_LINEAR, _rule)
 
 
 def rule_of(config: Any) -> Rule:
@@ -28,12 +33,14 @@ def rule_of(config: Any) -> Rule:
     Raises:
         ValueError: the configuration of no rule.
     """
-    if type(config) not in _OF_CONFIG:
+    known = itertools.chain(tuple(RULES.loaded.values()), RULES.values())
+    rule = next((rule for rule in known if rule.Config is type(config)), None)
+    if rule is None:
         raise ValueError(
             "config: the Config of a rule is needed, found "
             f"{type(config).__module__}.{type(config).__qualname__}"
         )
-    return _OF_CONFIG[type(config)]
+    return rule
 
 
 def names_with(fact: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
-from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.sources.sources import respond
 
 WIDTH, TOKENS, SEED = 5, 8, 11

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load
+from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report.failures import clause
-from atlas_ref.oracle.sources.answers import Source
 from atlas_ref.oracle.sources.sources import respond
 from benchmarks.survey import (
     bracket,

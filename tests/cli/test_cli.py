@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import atlas_ref
-from atlas_ref.cli.main import app
+from atlas_ref.cli.main import program
 from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.oracle.cases.files import read
 from atlas_ref.rules import RULES
@@ -327,7 +327,7 @@ def test_standard_output_that_holds_ascii_alone_still_gets_every_name(tmp_path):
 
 def test_lists_of_commands_have_one_line_of_text_for_each() -> None:
     """A line end of a docstring is not one of the list."""
-    for name, each in command_line.commands(typer.main.get_command(app)):
+    for name, each in command_line.commands(typer.main.get_command(program())):
         assert each.get_short_help_str(limit=1000), name
         assert "\n" not in (each.short_help or ""), name
 

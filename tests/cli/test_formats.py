@@ -10,7 +10,7 @@ import typer
 
 import atlas_ref
 from atlas_ref.cli.formats import REPLIES, schema
-from atlas_ref.cli.main import app
+from atlas_ref.cli.main import program
 from atlas_ref.messages import FORMAT
 from docs import command_line
 from tests.support.casefiles import PEERS
@@ -36,7 +36,7 @@ def test_every_object_begins_with_the_versions_of_the_tool_and_of_the_object(cli
 def test_every_command_that_takes_json_has_a_schema(cli):
     taking = {
         name
-        for name, command in command_line.commands(typer.main.get_command(app))
+        for name, command in command_line.commands(typer.main.get_command(program()))
         if any("--json" in each.opts for each in command.params)
     }
     assert set(REPLIES) == taking - {"schema"}

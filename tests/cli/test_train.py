@@ -237,9 +237,9 @@ def test_words_of_public_scripts_name_blocks_and_rule(given, want):
 def test_every_flag_of_the_public_scripts_is_taken_or_refused_by_name():
     import typer
 
-    from atlas_ref.cli.main import app
+    from atlas_ref.cli.main import program
 
-    command = typer.main.get_command(app).commands["train"]
+    command = typer.main.get_command(program()).commands["train"]
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     public = set(PUBLIC.split())
     assert public - known == set()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from atlas_ref.cli.main import app
+from atlas_ref.cli.main import program
 from docs import command_line
 from tests.support.page_blocks import blocks, done, run
 
@@ -59,7 +59,7 @@ def shown() -> list[tuple[str, list[str]]]:
 
 
 def test_every_command_that_a_document_shows_is_one_that_the_program_takes() -> None:
-    there = dict(command_line.commands(typer.main.get_command(app)))
+    there = dict(command_line.commands(typer.main.get_command(program())))
     wrong = []
     for path, words in shown():
         command = there.get(words[1]) or there.get(" ".join(words[1:3]))
@@ -78,7 +78,7 @@ def test_every_command_that_a_document_shows_is_one_that_the_program_takes() -> 
 
 def test_the_page_of_the_command_line_has_every_command_with_every_option() -> None:
     page = command_line.page()
-    there = dict(command_line.commands(typer.main.get_command(app)))
+    there = dict(command_line.commands(typer.main.get_command(program())))
     assert {"check", "trace-spec", "vectors kill-matrix"} <= set(there)
     for name, command in there.items():
         part = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]

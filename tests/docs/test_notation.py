@@ -15,8 +15,9 @@ from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.cases.tensors import COTANGENTS, PROJECTED
+from atlas_ref.oracle.cases.tensors import COTANGENTS
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.subjects.memory_tensors import PROJECTED
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import delta, hebbian, omega, titans_lmm
 from docs.clauses import specs

@@ -15,8 +15,8 @@ from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms.kernel_steps import orthogonalised
 from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz, plain_newton_schulz
 from atlas_ref.rules import FAMILY, sequence
 from tape import grad, ops

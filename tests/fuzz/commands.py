@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import typer
 
-from atlas_ref.cli.main import app
+from atlas_ref.cli.main import program
 from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.forms import FORMS
-from atlas_ref.oracle.cases.schema import axis_values
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.schema.schema import axis_values
 from atlas_ref.rules import RULES
 from tests.fuzz import implementations
 from tests.fuzz.room import Room
@@ -68,7 +68,7 @@ def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[Command]:
 
 
 #: The program, built once: building is most of the time of a small command.
-PROGRAM = typer.main.get_command(app)
+PROGRAM = typer.main.get_command(program())
 
 COMMANDS = {each.name: each for each in _leaves(PROGRAM)}
 

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from atlas_ref.conventions import AXES, PRESETS
-from atlas_ref.oracle.cases.schema import axis_values
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.schema.schema import axis_values
 from atlas_ref.parts import feature_maps, window
 
 #: Colour, a title, a C1 command, delete, text from right to left, markup of a table, a zero.

@@ -44,7 +44,7 @@ def main(seed: str, first: int, last: int, good: str, base: str, how: str) -> No
     os.environ.update(TMPDIR=tempfile.tempdir, HOME=str(place), PYTHONDONTWRITEBYTECODE="1")
     warnings.simplefilter("always")
     files = loaded(Path(good))
-    command_line.app = commands.PROGRAM  # type: ignore[assignment]
+    command_line.program = lambda command: commands.PROGRAM  # type: ignore[assignment]
     stack = (place / "stack").open("w")
     for number in range(first, last):
         tell.write(json.dumps({"number": number}) + "\n")

@@ -32,7 +32,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             part: _counted(calls, f"{name}.{part}", getattr(rule, part))
             for part in ("write", "rest")
         }
-        monkeypatch.setitem(rules._OF_CONFIG, rule.Config, rule._replace(**counted))
+        monkeypatch.setitem(rules.RULES.loaded, name, rule._replace(**counted))
     return calls
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.subjects.memory import initial_state, sequence_of
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.rules import RULES, deep_memory, sequence, titans_lmm
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.rules.surprise import surprise

@@ -37,7 +37,7 @@ class Ran(NamedTuple):
 
 
 #: Built once: building is most of the time of a small command.
-COMMANDS = typer.main.get_command(command_line.app)
+COMMANDS = typer.main.get_command(command_line.program())
 
 
 def check_format(words: list[str], text: str) -> None:
@@ -68,7 +68,7 @@ def strict(command: str) -> Any:
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     def run(*arguments: Any) -> Ran:
-        monkeypatch.setattr(command_line, "app", COMMANDS)
+        monkeypatch.setattr(command_line, "program", lambda command: COMMANDS)
         monkeypatch.setattr(sys, "argv", ["atlas-ref", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:

@@ -10,11 +10,11 @@ import numpy as np
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LAYER
 from atlas_ref.oracle.dplr.members import MEMBERS as OF_DPLR
 from atlas_ref.oracle.recurrences.members import MEMBERS as OF_RECURRENCE
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.layer import ENTRIES
-from atlas_ref.oracle.subjects.subject import BLOCK, LAYER
 from tests.support import layer_cases
 
 SIZES: dict[str, Any] = {"tokens": 4, "d_in": 3, "d_out": 3, "heads": 2, "cotangent": True}

@@ -8,7 +8,7 @@ from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.sweep.draw import drawn
 from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import Named, sweep

@@ -21,7 +21,9 @@ from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.gate_axis import check_gate_axis, stated_by_a_set, wide
 from atlas_ref.oracle.cases.header import Header, parse, reserved, title
+from atlas_ref.oracle.cases.levels import parts, with_schedule
 from atlas_ref.oracle.cases.recorded_headers import in_words_of_a_case, sized
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, frozen_tensors
 from atlas_ref.oracle.cases.tensors import (
     Tensor,
     axes_in_words,
@@ -33,11 +35,8 @@ from atlas_ref.oracle.cases.tensors import (
     memory_shape,
     tokens,
 )
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects import block as levels
-from atlas_ref.oracle.subjects.levels.schedule import with_schedule
-from atlas_ref.oracle.subjects.subject import BLOCK, frozen_tensors
-from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.rules import FAMILY, sequence
 from atlas_ref.types import Frozen
 
@@ -95,9 +94,7 @@ class Case(Frozen):
     def in_force(self) -> dict[str, Any]:
         """The convention as a JSON object; for a block one of each level, by level0, level1, ..."""
         if self.header.rule == BLOCK:
-            return {
-                f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))
-            }
+            return {f"level{number}": part.in_force for number, part in enumerate(parts(self))}
         if not self.supported or not self._has_convention:
             return {}
         return self.convention.model_dump(mode="json")
@@ -112,10 +109,9 @@ class Case(Frozen):
         """Settings that were chosen but cannot matter, each with the reason (CASE-18)."""
         h = self.header
         if h.rule == BLOCK:
-            parts = enumerate(levels.parts(self))
             return {
                 f"level{number}.{axis}": why
-                for number, part in parts
+                for number, part in enumerate(parts(self))
                 for axis, why in part.void.items()
             }
         if own := SUBJECTS[h.rule].own:
@@ -279,12 +275,15 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
         return Case(
             name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
         )
-    own = SUBJECTS[header.rule].own
+    subject = SUBJECTS[header.rule]
+    own = subject.own
     if header.rule == BLOCK or own is not None:
         inputs = (
             own.checked(header, inputs)
             if own is not None
-            else levels.checked(header, inputs, lambda part, its: _build(name, part, its).inputs)
+            else subject.checked_levels(
+                header, inputs, lambda part, its: _build(name, part, its).inputs
+            )
         )
         return Case(
             name=name,

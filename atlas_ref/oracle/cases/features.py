@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.tensors import COTANGENTS, LOGARITHMS
+from atlas_ref.oracle.cases.levels import parts
+from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS
+from atlas_ref.oracle.cases.tensors import COTANGENTS
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.block import parts
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory", "log_retain", "log_momentum")
 KEYS_AND_VALUES = (("in/k", "in/v", -1), ("in/param/W_K", "in/param/W_V", -2))

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from atlas_ref.forms import FORMS
 from atlas_ref.forms.support import SUPPORT
@@ -17,15 +25,8 @@ from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
-from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.levels import learned, nested
-from atlas_ref.oracle.subjects.subject import (
-    BLOCK,
-    CHARACTERS,
-    LEVELS,
-    SEQUENCE_KEYS,
-    Subject,
-)
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, CHARACTERS, LEVELS, SEQUENCE_KEYS
+from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
 from atlas_ref.rules import FAMILY, names_with
@@ -38,9 +39,9 @@ RESERVED = ("ttl", "qk_projection")
 SHARED_FORMS = tuple(form for form in SUPPORT if form in FORMS)
 
 
-def form_names(subject: Subject | None) -> tuple[str, ...]:
+def form_names(rule: str) -> tuple[str, ...]:
     """Forms that a header of a rule may state; of a reserved rule those of most (DPLRCASE-13)."""
-    own = None if subject is None or subject.own is None else subject.own.forms
+    own = ENTRIES[rule].forms if rule in ENTRIES else None
     return SHARED_FORMS if own is None else own
 
 
@@ -53,9 +54,30 @@ if TYPE_CHECKING:
 else:
     RuleName = Literal[tuple(FAMILY)]
     SubjectName = Literal[(*SUBJECTS, *RESERVED)]
-    FormName = Literal[
-        tuple(dict.fromkeys(form for subject in SUBJECTS.values() for form in form_names(subject)))
-    ]
+    FormName = Literal[tuple(dict.fromkeys(form for rule in ENTRIES for form in form_names(rule)))]
+
+
+class OwnKey(NamedTuple):
+    """A header key that one subject brings with it: its values are asked of that subject.
+
+    So a header that leaves the key out is read without an import of the subject.
+    """
+
+    rule: str
+    key: str
+
+    def adapter(self) -> TypeAdapter[Any]:
+        """What validates a value, or None for a header of another rule."""
+        return TypeAdapter(SUBJECTS[self.rule].keys[self.key])
+
+    def _checked(self, value: Any) -> Any:
+        return None if value is None else self.adapter().validate_python(value, strict=True)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return self.adapter().json_schema()
 
 
 class Learned(Frozen):
@@ -156,7 +178,7 @@ class Header(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        known = form_names(SUBJECTS.get(self.rule))
+        known = form_names(self.rule)
         if self.form not in known:
             raise ValueError(
                 f"form: the rule {self.rule} has {', '.join(known)}, found {self.form}"
@@ -189,7 +211,7 @@ class Header(Frozen):
                 f"this is {self.rule}"
             )
         subject = SUBJECTS[self.rule]
-        for key in OWN_KEYS.keys() - subject.keys.keys():
+        for key in OWN_KEYS.keys() - ENTRIES[self.rule].keys.keys():
             if key in self.model_fields_set:
                 raise ValueError(f"{key}: the rule {self.rule} has none")
         if subject.rule is None:
@@ -237,10 +259,7 @@ class Header(Frozen):
                 f"schedule.periods: {len(self.schedule.periods)} periods for "
                 f"{len(self.levels)} levels"
             )
-        if self.nested:
-            nested.check_header(self)
-        if self.schedule.learned is not None:
-            learned.check_header(self)
+        SUBJECTS[self.rule].check_levels(self)
         if self.combine == "masked" and 1 not in self.schedule.periods:
             raise ValueError("combine: masked needs a level of period 1")
         for number in range(len(self.levels)):
@@ -291,7 +310,9 @@ class Header(Frozen):
 
 #: Keys that subjects bring with them.
 OWN_KEYS: dict[str, Any] = {
-    key: field for subject in SUBJECTS.values() for key, field in subject.keys.items()
+    key: (Annotated[Any, OwnKey(rule, key)], Field(None, description=words))
+    for rule, entry in ENTRIES.items()
+    for key, words in entry.keys.items()
 }
 if OWN_KEYS and not TYPE_CHECKING:
     Header = create_model("Header", __base__=Header, __doc__=Header.__doc__, **OWN_KEYS)

@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY
 
@@ -113,7 +113,7 @@ def check_size(case: Case) -> None:
                 "are evaluated"
             )
         return
-    for part in levels.parts(case):
+    for part in parts(case):
         _check_one(part)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.oracle.subjects.subject import DEEPEST, LONGEST
+from atlas_ref.oracle.cases.tensor_spec import DEEPEST, LONGEST
 from atlas_ref.storage import json_text
 
 

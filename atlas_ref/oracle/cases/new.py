@@ -17,8 +17,8 @@ from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
+from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Array, Frozen, same_bits
@@ -259,8 +259,11 @@ def _check_stated(request: Request, name: str) -> None:
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
     for key in ("gate", "log"):
-        rules = [each for each, it in SUBJECTS.items() if it.own and key in it.own.drawn]
-        if getattr(request, key) is not None and request.rule not in rules:
+        if getattr(request, key) is None:
+            continue
+        own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
+        if own is None or key not in own.drawn:
+            rules = [each for each, it in SUBJECTS.items() if it.own and key in it.own.drawn]
             raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
 
 

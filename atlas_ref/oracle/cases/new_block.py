@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, parse_header
+from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.drawing import starts
-from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.types import Array
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.cases.gate_axis import gate_axes
+from atlas_ref.oracle.cases.tensor_spec import LEVEL, Legal, Tensor, bare, of_call
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
-from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare, of_call
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
 from atlas_ref.rules import FAMILY
@@ -198,13 +197,9 @@ def check_shapes(header: Any, inputs: Mapping[str, Any], table: Mapping[str, Ten
 
 
 __all__ = [
-    "COMPUTED_AT_TOKEN",
     "COTANGENTS",
     "LEVEL",
-    "LOGARITHMS",
-    "PROJECTED",
     "RESULTS",
-    "TOKEN",
     "Tensor",
     "axes_in_words",
     "bare",

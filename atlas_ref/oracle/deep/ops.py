@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import loop, parameters
 from atlas_ref.oracle.deep.settings import Settings, rank, settings
 from atlas_ref.parts.newton_schulz import coefficient_table
@@ -17,7 +18,7 @@ Piece = tuple[str, tuple[str, ...], tuple[str, ...]]
 CLAUSE = {"linear": "MEMFUN-1", "mlp": "MEMFUN-7", "polynomial": "MEMFUN-4"}
 
 
-def settings_of(case: Any) -> Settings:
+def settings_of(case: Case) -> Settings:
     """The settings of a case."""
     k, v = case.inputs["in/k"], case.inputs["in/v"]
     own = parameters.config(case.header, k.shape[-1], v.shape[-1])
@@ -55,7 +56,7 @@ def pieces(f: Any) -> list[Piece]:
     ]
 
 
-def listed(case: Any) -> list[Listed]:
+def listed(case: Case) -> list[Listed]:
     """The ops that some token of a case computes, writes before reads."""
     s = settings_of(case)
     writes = loop.plan(s, case.inputs).writes
@@ -78,7 +79,7 @@ def _tensor(s: Settings, name: str, when: str) -> str:
     return f"W/{name}[{when}]" if name in s.fast else f"in/memory/{name}"
 
 
-def _of_write(case: Any, s: Settings) -> list[Listed]:
+def _of_write(case: Case, s: Settings) -> list[Listed]:
     f, inputs = s.function, case.inputs
     when = "t-1" if s.c.reference == "running" else "start"
     decays = ("in/retain",) if s.c.decay == "before_error" and "in/retain" in inputs else ()
@@ -124,7 +125,7 @@ def _bounded(s: Settings) -> tuple[str, ...]:
     return tuple(f"{kind}/{name}" for name in s.fast)
 
 
-def _of_network(case: Any, s: Settings, h: tuple[str, ...]) -> list[Listed]:
+def _of_network(case: Case, s: Settings, h: tuple[str, ...]) -> list[Listed]:
     """The ops of a network in the place of the momentum (DEEP-37)."""
     f, u, ops = s.deep_momentum.function, _bounded(s), []
     before = {name: f"S/{name}[t-1]" for name in s.network}
@@ -146,7 +147,7 @@ def _of_network(case: Any, s: Settings, h: tuple[str, ...]) -> list[Listed]:
     return ops + through("move", {name: f"S/{name}" for name in s.network})
 
 
-def _of_tensor(case: Any, s: Settings, name: str, h: tuple[str, ...]) -> list[Listed]:
+def _of_tensor(case: Case, s: Settings, name: str, h: tuple[str, ...]) -> list[Listed]:
     """The ops of one fast tensor behind its gradient."""
     g: str = _bounded(s)[s.fast.index(name)]
     ops: list[Listed] = []
@@ -174,7 +175,7 @@ def _of_tensor(case: Any, s: Settings, name: str, h: tuple[str, ...]) -> list[Li
     return ops
 
 
-def _of_read(case: Any, s: Settings) -> list[Listed]:
+def _of_read(case: Case, s: Settings) -> list[Listed]:
     when = {"after": "t", "before": "t-1", "chunk_start": "start", "call_end": "end"}[s.c.read]
     ops: list[Listed] = []
     for name, tensors, sources in pieces(s.function):
@@ -185,7 +186,7 @@ def _of_read(case: Any, s: Settings) -> list[Listed]:
     return ops
 
 
-def tokens(case: Any, op: str) -> tuple[int, ...] | None:
+def tokens(case: Case, op: str) -> tuple[int, ...] | None:
     """Tokens whose writes compute an op, in order; None for an op of every token."""
     if op == "y" or op.startswith("read/"):
         return None

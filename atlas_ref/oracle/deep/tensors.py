@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.deep import parameters
-from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import tensors as learned
 from atlas_ref.rules.deep_memory import Config

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import ops
 from atlas_ref.oracle.deep.loop import Place
 from atlas_ref.oracle.deep.readings import reading
@@ -19,7 +20,7 @@ from tape import ops as tape
 
 
 def run(
-    case: Any,
+    case: Case,
     inputs: Mapping[str, Array],
     take: Callable[..., Array],
     way: Arithmetic,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.rules.deep_memory import Config
@@ -100,7 +101,7 @@ def _whole(own: Config, inputs: Mapping[str, Any]) -> bool:
     )
 
 
-def features(case: Any) -> set[str]:
+def features(case: Case) -> set[str]:
     """Names of the features of SRC-21 that a case has (DEEPCASE-8)."""
     inputs, k, v = case.inputs, case.inputs["in/k"], case.inputs["in/v"]
     own = parameters.config(case.header, k.shape[-1], v.shape[-1])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import momentum, plain_formulas
 from atlas_ref.oracle.dplr.cumulated import with_cumulated
 from atlas_ref.oracle.dplr.members import WRITTEN
@@ -37,7 +38,7 @@ from tape import ops
 Seconds = dict[str, Array]
 
 
-def run(inputs: Inputs, case: Any, rounding: Any) -> dict[str, Array]:
+def run(inputs: Inputs, case: Case, rounding: Any) -> dict[str, Array]:
     """Results of a case, every head, token and step one after the other."""
     own = parsed(case.header)
     made = plain_formulas.computed(own, inputs, rounding.touch)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr.formulas import BESIDE, GATES
 from atlas_ref.oracle.dplr.members import NEEDS
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
@@ -28,7 +29,7 @@ CLAUSES = {
 MATRICES = ("decayed", "S", "M")
 
 
-def listed(case: Any) -> list[Listed]:
+def listed(case: Case) -> list[Listed]:
     """The ops that some token of a case computes."""
     own, x = parsed(case.header), case.inputs
     gate = next((name for name in GATES if name in x), "")
@@ -188,6 +189,6 @@ def _of_active(own: Parameters, x: Any) -> Listed:
     return "y", ("M[t-1]", query, "in/bonus", "in/v", key), "DPLR-5"
 
 
-def tokens(case: Any, op: str) -> tuple[int, ...]:
+def tokens(case: Case, op: str) -> tuple[int, ...]:
     """Tokens along the axis of an op, all of them."""
     return tuple(range(case.inputs["in/q"].shape[-2]))

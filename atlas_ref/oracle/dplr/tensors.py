@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import check_entries, check_log, check_values, key_heads
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.drawing import leading, starts
-from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_entries, check_log, check_values, key_heads
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -140,7 +141,7 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
     return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
 
 
-def axes(case: Any) -> dict[str, str]:
+def axes(case: Case) -> dict[str, str]:
     """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
     return axes_of(case.inputs)
 

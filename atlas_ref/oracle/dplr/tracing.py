@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import ops
 from atlas_ref.oracle.dplr.readings import reading
 from atlas_ref.oracle.dplr.readings.reading import Reading
@@ -14,7 +14,7 @@ from atlas_ref.types import Array
 
 
 def run(
-    case: Any,
+    case: Case,
     inputs: Mapping[str, Array],
     take: Callable[..., Array],
     way: Arithmetic,

@@ -16,8 +16,8 @@ from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.identify.readings.trials import deciding_reading
 from atlas_ref.oracle.identify.score import seen_as
-from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
+from atlas_ref.oracle.norms import norms
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with

@@ -31,8 +31,8 @@ from atlas_ref.oracle.identify.readings.nodes import observed
 from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored
 from atlas_ref.oracle.identify.stages import is_large, staged
 from atlas_ref.oracle.identify.stated import as_header, with_changes
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.storage import faults

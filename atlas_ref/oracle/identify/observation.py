@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
-from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -43,6 +42,8 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
         CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype
             that is no float.
     """
+    from atlas_ref.oracle.schema.schema import result_names  # which asks every subject
+
     names = {*result_names()} | {
         "grad/" + name.removeprefix("in/") for name in differentiable(case)
     }

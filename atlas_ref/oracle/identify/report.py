@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
 from atlas_ref.oracle.identify.departed import Departed
 from atlas_ref.oracle.identify.stated import setting
-from atlas_ref.oracle.sources.answers import Answer, Source
+from atlas_ref.oracle.judge.answers import Answer, Source
 
 
 def results_of(case: Case, source: Source | None) -> Answer:

@@ -18,8 +18,8 @@ from atlas_ref.oracle.evaluate import WEIGHED, evaluate
 from atlas_ref.oracle.family import candidates
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import Norms, norms, ulp
 from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, Tolerance, tolerances
+from atlas_ref.oracle.norms import Norms, norms, ulp
 from atlas_ref.types import Array
 
 #: Results that conventions are ranked by.

@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
-from atlas_ref.oracle.judge.norms import Norms, norms
+from atlas_ref.oracle.norms import Norms, norms
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 

@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 from atlas_ref.oracle.cases.inputs import STORED
-from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms, rounded
 from atlas_ref.oracle.judge.states import gap, holds
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, basis
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.norms import FORMATS, Norms, norms, rounded
 from atlas_ref.types import Array
 
 #: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.

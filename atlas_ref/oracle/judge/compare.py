@@ -16,18 +16,17 @@ from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable
 from atlas_ref.oracle.cases.features import declared, features
 from atlas_ref.oracle.cases.header import reserved
 from atlas_ref.oracle.cases.inputs import STORED, rounded
-from atlas_ref.oracle.cases.schema import is_result
+from atlas_ref.oracle.cases.tensor_spec import because_frozen
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import declared as declarations
 from atlas_ref.oracle.judge import states
+from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.arrays import BASIS, TOLERANCE, compare_arrays, is_whole, judged
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sources.answers import Answer, Source
-from atlas_ref.oracle.subjects.subject import because_frozen
 
 __all__ = [
     "Checked",
@@ -338,6 +337,8 @@ def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
     Raises:
         CaseError: a name that is no result of any rule.
     """
+    from atlas_ref.oracle.schema.schema import is_result  # which asks every subject
+
     names = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
     unknown = sorted(name for name in names if not is_result(name))
     if unknown:

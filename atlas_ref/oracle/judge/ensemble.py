@@ -12,13 +12,13 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects import block
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 
@@ -97,7 +97,7 @@ def amplification(
     Args:
         truths: the results of `exact`.
     """
-    if not any(part.convention.has_newton_schulz for part in block.parts(case)):
+    if not any(part.convention.has_newton_schulz for part in parts(case)):
         return {}
     inputs = converted(case, "float64")
     factors: dict[str, float] = {}

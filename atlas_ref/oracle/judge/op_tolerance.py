@@ -13,8 +13,8 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import op_steps
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.tolerance import Tolerance, from_members
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
 

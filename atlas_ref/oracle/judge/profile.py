@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensors import PROJECTED, TOKEN, bare
+from atlas_ref.oracle.cases.tensor_spec import of_call
+from atlas_ref.oracle.cases.tensors import bare
 from atlas_ref.oracle.judge.verdicts import First, Profile
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import of_call
+from atlas_ref.oracle.subjects.memory_tensors import PROJECTED, TOKEN
 
 #: Cells that a long sequence is shown in; each shows the largest of its tokens.
 CELLS = 128

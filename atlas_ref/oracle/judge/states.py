@@ -4,24 +4,19 @@ narrower one (TOL-8).
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.cases.tensor_spec import bare
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import bare
 from atlas_ref.types import Array
 
 #: Results that are the state, or were it at an earlier token.
 STATES = ("out/M", "out/S", "out/M_ref", "out/window_momentum")
-
-#: The same of subjects that have a state of their own.
-OWN = tuple(
-    subject.own.states
-    for subject in SUBJECTS.values()
-    if subject.own is not None and subject.own.states is not None
-)
 
 #: Format of the state, and of the arithmetic, unless said otherwise.
 STATE = "float32"
@@ -32,7 +27,7 @@ def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
     state's (TOL-8).
     """
     bits = FORMATS[dtype][1]
-    if not is_state(name) or bits >= FORMATS[STATE][1]:
+    if bits >= FORMATS[STATE][1] or not is_state(name):
         return dtype
     state = state_dtype if state_dtype in FORMATS and state_dtype != "float64" else STATE
     return state if FORMATS[state][1] > bits else dtype
@@ -46,7 +41,14 @@ def kept_in(header: Any, asked: str | None) -> str | None:
 
 def is_state(name: str) -> bool:
     """Whether a result is the state of a memory (TOL-8)."""
-    return bare(name) in STATES or any(each.fullmatch(name) for each in OWN)
+    return bare(name) in STATES or any(each.fullmatch(name) for each in _states())
+
+
+@functools.cache
+def _states() -> tuple[re.Pattern[str], ...]:
+    """Names of results of subjects that have a state of their own: every subject is asked."""
+    own = (subject.own for subject in SUBJECTS.values())
+    return tuple(each.states for each in own if each is not None and each.states is not None)
 
 
 def gap(got: Array, want: Array, handed: str) -> Array:

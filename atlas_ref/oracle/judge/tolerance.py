@@ -19,8 +19,8 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.alternatives import Alternative
 from atlas_ref.oracle.judge.alternatives import alternatives as known_alternatives
-from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
 from atlas_ref.oracle.judge.states import judged_in, kept_in
+from atlas_ref.oracle.norms import FORMATS, Norms, largest, norms, rounded, ulp
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from atlas_ref.oracle.judge.arrays import judged
-from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.modules.backward import Pullbacks, Route, around, readers, route
 from atlas_ref.oracle.modules.graph import Graph, Module, Value
@@ -25,6 +24,7 @@ from atlas_ref.oracle.modules.tolerance import (
     ways,
 )
 from atlas_ref.oracle.modules.verdict import Verdict, letters, place_of, refusal
+from atlas_ref.oracle.norms import norms
 from atlas_ref.storage import faults
 from atlas_ref.types import Array
 

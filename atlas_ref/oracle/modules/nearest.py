@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
@@ -20,6 +19,7 @@ from atlas_ref.oracle.modules.readings import Change, Readings
 from atlas_ref.oracle.modules.recording import Recording, resolved
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.oracle.modules.verdict import Verdict
+from atlas_ref.oracle.norms import norms
 from atlas_ref.types import Array
 from tape.nested import flatten
 

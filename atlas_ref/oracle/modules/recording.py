@@ -16,12 +16,12 @@ from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.inputs import LARGEST
 from atlas_ref.oracle.cases.json_text import decoded
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.models import ALONE, graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
 from atlas_ref.oracle.modules.verdict import refusal
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.types import Array, bind_dims
 from tape.nested import flatten
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.op_tolerance import OP_FLOOR
 from atlas_ref.oracle.judge.tolerance import Tolerance, from_members
 from atlas_ref.oracle.modules.graph import Graph, evaluate
+from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.types import Array
 
 #: Evaluations with recorded inputs, and all that is computed between, moved within half a unit.

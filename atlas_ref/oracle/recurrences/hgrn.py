@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
@@ -18,7 +19,7 @@ from atlas_ref.oracle.recurrences.member import (
     stored,
     writes,
 )
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules.recurrences import hgrn
 from atlas_ref.types import Array
 from tape import ops

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import key_heads
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
@@ -19,8 +21,7 @@ from atlas_ref.oracle.recurrences.member import (
     stored,
     writes,
 )
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
-from atlas_ref.oracle.subjects.values import key_heads
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules.recurrences import log_linear
 from atlas_ref.types import Array
 from tape import ops

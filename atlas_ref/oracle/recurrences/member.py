@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 from tape import ops
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import check_log, check_values
 from atlas_ref.oracle.drawing import starts
 from atlas_ref.oracle.recurrences.member import SHARED
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.recurrences.parameters import Parameters, parsed
-from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_log, check_values
 from atlas_ref.types import Array
 
 

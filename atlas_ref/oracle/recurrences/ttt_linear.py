@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.recurrences.member import (
     Inputs,
@@ -22,7 +23,7 @@ from atlas_ref.oracle.recurrences.member import (
     stored,
     writes,
 )
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules.recurrences import ttt_linear
 from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array

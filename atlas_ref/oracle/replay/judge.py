@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.judge.arrays import decisive
-from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms
 from atlas_ref.oracle.judge.op_tolerance import OP_FLOOR
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, from_members
+from atlas_ref.oracle.norms import FORMATS, Norms, norms
 from atlas_ref.oracle.replay.passes import Pass, stored
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.types import Array

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import steps
 from atlas_ref.oracle.replay.sequence import Sequence, Take, prepare, windows
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.types import Array

@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted, rounded
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
-from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.replay.adjoints import PREFIX, expected
 from atlas_ref.oracle.replay.chunks import Chunks, initial, system
 from atlas_ref.oracle.replay.loop import LoopState, run_ops

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import steps
@@ -22,7 +23,6 @@ from atlas_ref.oracle.subjects.memory import (
     sequence_of,
     surrogate_of,
 )
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY, Rule, rule_of
@@ -111,7 +111,7 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
     if tokens.surrogate is not None:
         learned = take("surrogate", None, surrogate_of, config, inputs, tokens.k, tokens.v, way)
         tokens = tokens.replaced(surrogate=learned)
-    state = initial_state(rule, config, inputs, case, tokens)
+    state = initial_state(rule, config, inputs, tokens, case.header.phase)
     T = tokens.k.shape[-2]
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.features import FEATURES
 from atlas_ref.oracle.cases.header import Header
+from atlas_ref.oracle.cases.levels import parts
+from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.cases.tensors import LEVEL, bare
-from atlas_ref.oracle.family.departures import features
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.report.nearest import Words, nearest_convention
-from atlas_ref.oracle.subjects.block import parts
-from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.storage import faults
 
 #: Verdicts that no message follows.
@@ -197,6 +195,8 @@ def _case_has(case: Case) -> tuple[str, ...]:
 
     Who writes is no such thing of a level, since every block has a schedule.
     """
+    from atlas_ref.oracle.family.departures import features  # for a case that fails
+
     if case.header.rule != BLOCK:
         return tuple(features(case).values())
     words = [
@@ -230,6 +230,8 @@ def _by_replay(failure: Failure, checked: Checked) -> Failure:
     mine = trace | {
         name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"
     }
+    from atlas_ref.oracle.replay.replay import first_wrong, replay  # for an answer with a trace
+
     try:
         first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
     except CaseError as error:  # an invalid trace does not take the verdict away

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.features import features
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.identify.answer import Identification
-from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.declared import kept
 from atlas_ref.oracle.judge.states import kept_in
@@ -23,6 +20,9 @@ from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.first import first_results, first_tokens, tokens_of
 from atlas_ref.storage import faults
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.identify.answer import Identification
 
 #: Tokens of a case for which the nearest convention is searched: a search takes some seconds.
 LONGEST = 64
@@ -152,6 +152,8 @@ class Nearest:
 
     def _search(self, checked: Checked, rows: Sequence[Comparison], *, depth: int = 2) -> Looked:
         """The search of a case of few tokens."""
+        from atlas_ref.oracle.identify.identify import identify  # all of the search
+
         names, case = _compared(rows), checked.case
         values, own = _values(rows), SUBJECTS[case.header.rule].own
         if not values and (own is None or own.searched is None):
@@ -264,6 +266,8 @@ def _kept(checked: Checked, rows: Sequence[Comparison]) -> str:
 
 def said(case: Case, answer: Identification) -> str:
     """An identification that has a match, in words."""
+    from atlas_ref.oracle.identify.stated import setting
+
     assert answer.match is not None
     ignored = [each.words for each in answer.departures if each.own and each.feature]
     if ignored:

@@ -19,8 +19,6 @@ from atlas_ref.oracle.cases.features import FEATURES, features
 from atlas_ref.oracle.judge import xfail
 from atlas_ref.oracle.judge.compare import Checked, exit_code
 from atlas_ref.oracle.judge.verdicts import Comparison
-from atlas_ref.oracle.report import html as report_html
-from atlas_ref.oracle.report import junit as report_junit
 from atlas_ref.oracle.report.failures import Failure, explained
 from atlas_ref.oracle.report.nearest import Nearest, nothing
 from atlas_ref.storage import files
@@ -234,12 +232,24 @@ def place(path: Path) -> Place:
     """
     forms: dict[str, Callable[[Report], str]] = {
         ".json": as_json,
-        ".xml": report_junit.text,
-        ".html": report_html.page,
+        ".xml": _as_junit,
+        ".html": _as_html,
     }
     if path.suffix not in forms:
         raise CaseError(f"--report {path}: a name that ends in {', '.join(forms)} is needed")
     return Place(path, forms[path.suffix])
+
+
+def _as_junit(report: Report) -> str:
+    from atlas_ref.oracle.report import junit
+
+    return junit.text(report)
+
+
+def _as_html(report: Report) -> str:
+    from atlas_ref.oracle.report import html
+
+    return html.page(report)
 
 
 def as_json(report: Report) -> str:

@@ -25,7 +25,7 @@ from typing import IO, Any, Self
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, save
 from atlas_ref.oracle.cases.header import title
-from atlas_ref.oracle.sources.answers import Answer, Source
+from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.sources.room import room
 
 #: Seconds that an implementation has for one case by default.

@@ -24,9 +24,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results
 from atlas_ref.oracle.cases.header import title
 from atlas_ref.oracle.cases.inputs import same
+from atlas_ref.oracle.judge import answers
+from atlas_ref.oracle.judge.answers import Answer, Garbage, Source
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sources import answers
-from atlas_ref.oracle.sources.answers import Answer, Garbage, Source
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
 
 __all__ = [

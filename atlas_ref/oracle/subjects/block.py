@@ -13,30 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.levels import SHARED, active, check_step, count, inputs_of, parts
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LEVEL, Legal, Position, phi_of
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.levels import learned, nested
 from atlas_ref.oracle.subjects.levels.calls import Call, Evaluate
-from atlas_ref.oracle.subjects.levels.schedule import active, check_step, with_schedule
-from atlas_ref.oracle.subjects.subject import (
-    BLOCK,
-    LEVEL,
-    Legal,
-    Position,
-    Rounding,
-    Subject,
-    phi_of,
-)
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array, bind_dims
 from tape import ops
 
-#: What every level of a block shares, and what a block has beside its levels.
-SHARED = ("in/x", "in/reset")
+#: What a block has beside its levels.
 OWN = {"in/x": "B T d_model", "in/logits": "k", "in/reset": "T", "in/y_bar": "B H T d_out"}
-
-
-def count(header: Any) -> int:
-    return len(header.levels or ())
 
 
 def own_axes(header: Any) -> dict[str, str]:
@@ -54,35 +44,6 @@ def entangled(header: Any) -> str:
     if header.schedule.learned is not None:
         return "under schedule.learned each row writes at tokens of its own, which no case states"
     return ""
-
-
-def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The inputs that one level would have as a case of its own (CASE-32)."""
-    prefix = f"in/level{number}/"
-    own = {
-        "in/" + name.removeprefix(prefix): value
-        for name, value in inputs.items()
-        if name.startswith(prefix)
-    }
-    return with_schedule(
-        header.of_level(number),
-        {**{name: inputs[name] for name in SHARED if name in inputs}, **own},
-    )
-
-
-def parts(case: Any) -> list[Any]:
-    """The levels of a valid block as cases of their own; any other case alone."""
-    if case.header.rule != BLOCK:
-        return [case]
-    cases = []
-    for number in range(count(case.header)):
-        header = case.header.of_level(number)
-        convention = resolve(header.convention, rule=header.rule, level="token")
-        inputs = inputs_of(case.header, case.inputs, number)
-        cases.append(
-            case.replaced(header=header, convention=convention, inputs=inputs, recorded={})
-        )
-    return cases
 
 
 def form_refused(header: Any, form: str, chunk: int | None) -> str:
@@ -216,7 +177,7 @@ class Means(NamedTuple):
 
 
 def results(
-    inputs: Mapping[str, Array], case: Any, by: Means
+    inputs: Mapping[str, Array], case: Case, by: Means
 ) -> tuple[dict[str, Array], list[Position]]:
     """`out/...` of a block, and where levels end in their spans (CASE-33).
 
@@ -236,10 +197,11 @@ def results(
 
 
 def _of_levels(
-    inputs: Mapping[str, Array], case: Any, by: Means
+    inputs: Mapping[str, Array], case: Case, by: Means
 ) -> list[tuple[dict[str, Array], Position]]:
     """Results of each level: apart, nested, or where gates decide who writes."""
     header = case.header
+    assert header.schedule is not None
     calls = [
         Call(inputs_of(header, inputs, number), part) for number, part in enumerate(parts(case))
     ]
@@ -284,9 +246,22 @@ def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
     )
 
 
-def undecided(case: Any, dtype: str) -> str:
+def undecided(case: Case, dtype: str) -> str:
     """Why results in a format have no verdict; "" where they have (CASE-37)."""
-    return "" if case.header.schedule.learned is None else learned.undecided(case, dtype)
+    schedule = case.header.schedule
+    return "" if schedule is None or schedule.learned is None else learned.undecided(case, dtype)
+
+
+def check_header(header: Any) -> None:
+    """Refuse what nested levels, or gates in the place of periods, cannot have (CASE-36, CASE-37).
+
+    Raises:
+        ValueError: names the key and what was found.
+    """
+    if header.nested:
+        nested.check_header(header)
+    if header.schedule.learned is not None:
+        learned.check_header(header)
 
 
 def subject(memory: Mapping[str, Subject]) -> Subject:
@@ -297,7 +272,7 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
     """
 
     def evaluate(
-        inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+        inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
     ) -> tuple[dict[str, Array], Position]:
         def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
             return memory[part.header.rule].evaluate(own, part, form, chunk)
@@ -306,7 +281,7 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         found, positions = results(inputs, case, by)
         return found, [each if isinstance(each, int) else None for each in positions]
 
-    def plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    def plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
         def one(own: Mapping[str, Array], part: Any) -> tuple[dict[str, Array], Position]:
             return memory[part.header.rule].plain(own, part, rounding), None
 
@@ -332,4 +307,10 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         instead="atlas-ref levels makes a case of each level",
         why_nothing=entangled,
         undecided=undecided,
+        check_levels=check_header,
+        checked_levels=checked,
+        form_refused=form_refused,
     )
+
+
+SUBJECT = subject(SUBJECTS)

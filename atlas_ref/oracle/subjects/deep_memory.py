@@ -13,6 +13,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
@@ -92,7 +93,7 @@ def _of(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     own = config(case.header, inputs).replaced(convention=case.convention)
     given = {name: inputs[f"in/{name}"] for name in TOKENS if f"in/{name}" in inputs}
@@ -143,7 +144,7 @@ def _outputs(
     return out | {"out/state/position": np.asarray(state.position, np.int64)}
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The rule as a plain loop, which shares no code with it (TOL-3)."""
     return listed.run(inputs, case, rounding, ())
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors, tracing
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
@@ -47,7 +48,7 @@ CLAUSES = {
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     own = parameters.parsed(case.header)
     x = formulas.applied(own, inputs)
@@ -207,7 +208,7 @@ def _turned(own: Parameters, M: Array) -> Array:
     return M if own.state_layout == "(d_out, d_in)" else M.swapaxes(-1, -2)
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The rule as a plain loop, which shares no code with it (TOL-3)."""
     return loop.run(inputs, case, rounding)
 
@@ -237,7 +238,7 @@ def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     return reasons
 
 
-def _check_form(case: Any, form: str, chunk: int | None) -> None:
+def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute the case (DPLRCASE-13).
 
     Raises:
@@ -251,14 +252,14 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
     forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
 
 
-def _undeclared(case: Any) -> list[dict[str, Any]]:
+def _undeclared(case: Case) -> list[dict[str, Any]]:
     """Chunks over which a program may cumulate logs of the case's gates (DPLRCASE-23)."""
     own = parameters.parsed(case.header)
     given = set(formulas.GATES) & case.inputs.keys()
     return [{"log_chunk": n} for n in CHUNKS] if given and own.log_chunk is None else []
 
 
-def _features(case: Any) -> set[str]:
+def _features(case: Case) -> set[str]:
     """Names of the features of SRC-21 that a case has (DPLRCASE-5)."""
     k, v = (case.inputs[name].shape for name in ("in/k", "in/v"))
     has = {
@@ -310,7 +311,6 @@ SUBJECT = Subject(
             named={},
             word="dplr",
         ),
-        forms=tuple(forms.FORMS),
         traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
         calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
     ),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 
@@ -17,14 +19,14 @@ def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     return {
         "out/phi": feature_maps.apply(case.header.feature_map, phi_of(inputs), inputs["in/x"])
     }, None
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     mapped = feature_maps.apply(
         case.header.feature_map, phi_of(inputs), rounding.touch(inputs["in/x"])
     )

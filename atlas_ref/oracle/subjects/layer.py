@@ -12,23 +12,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import LAYER, Legal, Tensor, of_call
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
-from atlas_ref.oracle.subjects.subject import (
-    LAYER,
-    Legal,
-    Own,
-    Rounding,
-    Subject,
-    Tensor,
-    of_call,
-)
-from atlas_ref.oracle.subjects.values import check_values
+from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
 from atlas_ref.types import Array, bind_dims
 
 #: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
@@ -218,14 +212,14 @@ def epsilon(inputs: Mapping[str, Any]) -> float:
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     of_file = constants(case.header) & case.inputs.keys()
     fixed = {name: case.inputs[name].astype(np.float64) for name in of_file}
     return _results(inputs, case, fixed), None
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The layer from inputs that are off by a rounding each (LAYER-11)."""
     moved = {
         name: value if value.dtype.kind in "biu" else rounding.touch(value)
@@ -237,9 +231,9 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
 
 
 def _results(
-    inputs: Mapping[str, Array], case: Any, fixed: Mapping[str, Array]
+    inputs: Mapping[str, Array], case: Case, fixed: Mapping[str, Array]
 ) -> dict[str, Array]:
-    header = case.header
+    header: Any = case.header  # with the key of this rule
     entry, settings = ENTRIES[header.layer], _settings(header)
     state_dict = {
         name.removeprefix(PARAM): value for name, value in inputs.items() if name.startswith(PARAM)
@@ -292,12 +286,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     has_axes=False,
-    keys={
-        "layer": (
-            LayerName | None,
-            Field(None, description="rule layer: which layer or model of public code"),
-        )
-    },
+    keys={"layer": LayerName | None},
     instead="atlas-ref check, eval and tolerance take a layer, atlas-ref model replay and identify "
     "a recording of its modules",
     along=tuple(

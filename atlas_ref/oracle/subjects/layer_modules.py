@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.layers import attention, log_gate, rotary
 from atlas_ref.models import MODULES, atlas_rnn
-from atlas_ref.oracle.subjects.subject import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.types import Array
 from tape import ops
 

@@ -13,8 +13,8 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.layers import memory
 from atlas_ref.models import MODULES, generation, import_atlas_rnn, language_model, sampling
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry, States, in_calls, nothing, sequence
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
 from tape import ops, plain
 from tape.nested import flatten

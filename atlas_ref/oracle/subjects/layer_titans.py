@@ -12,8 +12,8 @@ from typing import Any
 from atlas_ref.layers import neural_memory
 from atlas_ref.models import MODULES
 from atlas_ref.models.public import titans_pytorch
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
 from tape import ops, plain
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import forms
+from atlas_ref.conventions import Convention
 from atlas_ref.layers import projection
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.gate_axis import wide
+from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
-from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
-from atlas_ref.oracle.subjects.subject import Rounding, Subject, phi_of
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps, surrogate
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.parts.norms import key_of_gates
@@ -48,22 +50,22 @@ def subject(rule: Rule) -> Subject:
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], int | None]:
     rule = FAMILY[case.header.rule]
     config, tokens = sequence_of(rule, inputs, case)
-    state = initial_state(rule, config, inputs, case, tokens)
+    state = initial_state(rule, config, inputs, tokens, case.header.phase)
     state, y = forms.run(rule, config, tokens, state, form=form, chunk=chunk, phi=phi_of(inputs))
     return _outputs(config, inputs, case, tokens, state, y)
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     return named(case, plain(inputs, case, rounding))
 
 
 def plain(
     inputs: Mapping[str, Array],
-    case: Any,
+    case: Case,
     rounding: Rounding,
     *,
     touch: family.Touch | None = None,
@@ -93,7 +95,7 @@ def plain(
     )
 
 
-def named(case: Any, outputs: family.Outputs) -> dict[str, Array]:
+def named(case: Case, outputs: family.Outputs) -> dict[str, Array]:
     """Results under their names in files, in the case's layout and momentum_sign (CASE-12).
 
     Results that the case does not have are left out.
@@ -121,7 +123,7 @@ def _masks(inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any, Tokens]:
+def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Case) -> tuple[Any, Tokens]:
     """The rule's configuration and the projected sequence, at either level (CONV-36)."""
     token = case.header.level == "token"
     k, v = ("in/param/W_K", "in/param/W_V") if token else ("in/k", "in/v")
@@ -217,31 +219,35 @@ def _computes_wide(inputs: Mapping[str, Array]) -> bool:
     return any(bias is not None and bias.shape[-1] > 1 for bias in biases)
 
 
-def _plain_layout(x: Array, case: Any) -> Array:
+def _plain_layout(x: Array, convention: Convention) -> Array:
     """Convert to or from the layout of the file: transposition is its own inverse (CONV-25)."""
-    return ops.transpose(x) if case.convention.layout == "transposed" else x
+    return ops.transpose(x) if convention.layout == "transposed" else x
 
 
 def initial_state(
-    rule: Rule, config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens
+    rule: Rule, config: Any, inputs: Mapping[str, Array], tokens: Tokens, phase: int | None
 ) -> Any:
-    """The state before the first token, from the initial tensors of the case (CONV-34)."""
+    """The state before the first token, from the initial tensors of a case (CONV-34).
+
+    Args:
+        phase: position of the first token in its span; None where no span goes on.
+    """
     leading = tokens.k.shape[:-2]
     M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, rule.d_phi(config)))
     state = rule.start(config, leading, M=M)
     for name in ("M", "S"):  # checked as the file was read; a call before may have overflowed
         if f"in/{name}0" in inputs:
-            state = state.replaced(**{name: read_only(_plain_layout(inputs[f"in/{name}0"], case))})
+            state = state.replaced(
+                **{name: read_only(_plain_layout(inputs[f"in/{name}0"], config.convention))}
+            )
     if "in/M_ref" in inputs:
-        state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
-    if case.header.phase is not None:
-        state = state.replaced(position=case.header.phase)
-    return _with_window(config, inputs, case, tokens, state) if rule.has_window else state
+        state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], config.convention))
+    if phase is not None:
+        state = state.replaced(position=phase)
+    return _with_window(config, inputs, tokens, state) if rule.has_window else state
 
 
-def _with_window(
-    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any
-) -> Any:
+def _with_window(config: Any, inputs: Mapping[str, Array], tokens: Tokens, state: Any) -> Any:
     """Omega's state with the initial window contents as its newest rows (CONV-34, WINDOW-15)."""
 
     def newest(empty: Array, rows: Array, axis: int) -> Array:
@@ -271,7 +277,9 @@ def _with_window(
             empty = ops.zeros_like(before, shape=(*before.shape[:-1], config.window))
             state = state.replaced(token_gates=newest(empty, before, -1))
     if "in/window_momentum" in inputs:
-        momenta = newest(state.momenta, _plain_layout(inputs["in/window_momentum"], case), -3)
+        momenta = newest(
+            state.momenta, _plain_layout(inputs["in/window_momentum"], config.convention), -3
+        )
         state = state.replaced(momenta=momenta)
         if tokens.momentum is None:
             state = state.replaced(S=momenta[..., -1, :, :])  # an inactive first token repeats it
@@ -279,23 +287,23 @@ def _with_window(
 
 
 def _outputs(
-    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any, y: Array
+    config: Any, inputs: Mapping[str, Array], case: Case, tokens: Tokens, state: Any, y: Array
 ) -> tuple[dict[str, Array], int | None]:
     """Results, and the tensors that a next call starts from (CONV-37)."""
-    out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case)}
+    out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case.convention)}
     if tokens.momentum is not None:
-        out["out/S"] = _plain_layout(state.S, case)
+        out["out/S"] = _plain_layout(state.S, case.convention)
     convention = config.convention
     resumes = convention.frozen_reference or convention.read == "chunk_start"
     if resumes:
-        out["out/M_ref"] = _plain_layout(state.reference, case)
+        out["out/M_ref"] = _plain_layout(state.reference, case.convention)
     if case.header.window > 1:
         out |= _window_outputs(config, inputs, case, tokens, state)
     return out, state.position if resumes else None
 
 
 def _window_outputs(
-    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any
+    config: Any, inputs: Mapping[str, Array], case: Case, tokens: Tokens, state: Any
 ) -> dict[str, Array]:
     """Window contents that a next call starts from (CONV-37, WINDOW-25)."""
     n = min(state.filled, config.window - 1)
@@ -321,5 +329,5 @@ def _window_outputs(
             else 0
         )
         m = min(initial + tokens.k.shape[-2] - first, config.window - 1)
-        out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case)
+        out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case.convention)
     return out

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from atlas_ref.oracle.subjects.subject import Legal, Tensor, phi_tensors
+from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, Legal, Tensor, phi_tensors
 from atlas_ref.parts import window
 from atlas_ref.rules import FAMILY, names_with
-
-#: Tensors that stand for another by its logarithm.
-LOGARITHMS = {"in/log_retain": "in/retain", "in/log_momentum": "in/momentum"}
 
 #: Weights of a learned residual, and the projections of its own pair (SURROGATE-4).
 SURROGATE = "in/param/W_surrogate"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.family import steps
-from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 
@@ -21,12 +23,12 @@ def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     return {"out/X": newton_schulz(inputs["in/G"], case.convention.newton_schulz_settings)}, None
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     return {
         "out/X": steps.newton_schulz(
             rounding.way, rounding.argument(inputs["in/G"]), case.convention.newton_schulz_settings

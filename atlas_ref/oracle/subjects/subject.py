@@ -10,79 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from atlas_ref.oracle.cases.tensor_spec import Legal, Position, Tensor
 from atlas_ref.oracle.drawing import Drawing
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.parts import feature_maps
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
-
-#: The rule of a block of frequency levels, and that of a layer or model around memories.
-BLOCK, LAYER = "cms", "layer"
-
-#: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader
-#: can take.
-DEEPEST, LONGEST = 100, 18
-
-#: Characters of a case's JSON object, and levels or periods, that are at most read: more than any
-#: model has, and few enough to be looked at in a moment (CASE-2).
-CHARACTERS, LEVELS = 1_000_000, 256
-
-#: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K
-#: (CASE-32).
-LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
-
-#: Where a tensor of one of several calls or steps stands: in/call0/x, out/call1/y, out/step2/loss
-#: (LAYER-18, LAYER-20).
-CALL = re.compile(r"^(in|out|grad)/(call|step)\d+/")
-
-#: Header keys of a sequence.
-SEQUENCE_KEYS = (
-    "level",
-    "window",
-    "span",
-    "phase",
-    "chunk",
-    "window_weights",
-    "gate_axis",
-    "schedule",
-)
-
-
-def bare(name: str) -> str:
-    """The name that a level's tensor would have in a case of its own; other names as they are."""
-    return LEVEL.sub(r"\1/", name)
-
-
-def of_call(name: str) -> str:
-    """The name that a tensor of one of several calls would have in a single one."""
-    return CALL.sub(r"\1/", name)
-
-
-class Tensor(NamedTuple):
-    """One input tensor of a case.
-
-    Attributes:
-        axes: named axes; "..." are the leading axes, the same for every tensor that has them.
-            "gate" stands for "... T" or, with one gate per output dimension, "... T d_out".
-        need: "yes", or what stands in when it is absent.
-        low, high: inclusive range; None for finite.
-        mask: True for bool or uint8 of zeros and ones.
-        whole: True for int64 or int32, as tokens by number.
-    """
-
-    axes: str
-    need: str = "yes"
-    low: float | None = None
-    high: float | None = None
-    mask: bool = False
-    whole: bool = False
-
-
-#: Where a call ends in its span: None without spans; of a block, that of each level.
-Position = int | None | list[int | None]
-
-#: Name -> tensor that a case may hold, and name -> the reason why it may not hold another.
-Legal = tuple[dict[str, Tensor], dict[str, str]]
 
 #: A rounding of the ensemble: value -> value.
 Touch = Callable[[Array], Array]
@@ -214,7 +146,6 @@ class Own(NamedTuple):
         convention: (header) -> the convention in force, where it is that of another rule.
         check_form: (case, form, chunk) -> None; refuses a form that does not compute it. None
             where the rule says which do.
-        forms: names of forms that a header may state; None for those of the other rules.
         sample: parameters of a new case that leaves them open.
         drawn: settings of a new case that other rules do not have.
         presets: settings of new cases by a name.
@@ -249,7 +180,6 @@ class Own(NamedTuple):
     searched: Searched | None = None
     convention: Callable[[Any], Any] | None = None
     check_form: Callable[[Any, str, int | None], None] | None = None
-    forms: tuple[str, ...] | None = None
     sample: Mapping[str, Any] = {}
     drawn: tuple[str, ...] = ()
     presets: Mapping[str, Preset] = {}
@@ -285,7 +215,7 @@ class Subject(NamedTuple):
         has_axes: whether a convention of its own can change its results; a block has one per level.
         has_newton_schulz: whether its convention may set Newton-Schulz.
         has_feature_map: whether the header may choose one.
-        keys: header keys of its own, name -> (type, field of pydantic).
+        keys: header keys of its own, name -> type; `registry.ENTRIES` describes them.
         instead: what to use where a tool looks into one memory; "" where this is one that every
             such tool takes.
         why_nothing: (header) -> why nothing can be used instead; "" where it can.
@@ -293,6 +223,9 @@ class Subject(NamedTuple):
         is_memory: whether `instead` is of one memory that these tools do not take.
         along: results with tokens on the last axis but one.
         own: what it has in place of a convention and a table of tensors.
+        check_levels: (header) -> None; of a block, refuses levels that do not fit together.
+        checked_levels: (header, inputs, build) -> of a block, its inputs in order (CASE-32).
+        form_refused: (header, form, chunk) -> why a block has no such form; "" where it may.
     """
 
     name: str
@@ -312,13 +245,16 @@ class Subject(NamedTuple):
     has_axes: bool = True
     has_newton_schulz: bool = False
     has_feature_map: bool = False
-    keys: Mapping[str, tuple[Any, Any]] = {}
+    keys: Mapping[str, Any] = {}
     instead: str = ""
     why_nothing: Callable[[Any], str] = lambda header: ""
     undecided: Callable[[Any, str], str] = lambda case, dtype: ""
     is_memory: bool = False
     along: tuple[str, ...] = ("out/y",)
     own: Own | None = None
+    check_levels: Callable[[Any], None] = lambda header: None
+    checked_levels: Callable[..., dict[str, Any]] = lambda header, inputs, build: dict(inputs)
+    form_refused: Callable[[Any, str, int | None], str] = lambda header, form, chunk: ""
 
     def title(self, header: Any) -> str:
         """The rule, and of a layer its name, in messages."""
@@ -338,46 +274,3 @@ class Subject(NamedTuple):
     def needs_newton_schulz(self) -> bool:
         """Whether it is Newton-Schulz alone, so that no convention is without."""
         return self.has_newton_schulz and not self.has_tokens
-
-
-def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Tensors of the feature map, by name."""
-    tensors = {
-        name.removeprefix("in/phi/"): value
-        for name, value in inputs.items()
-        if name.startswith("in/phi/")
-    }
-    return tensors | ({"proj": inputs["in/proj"]} if "in/proj" in inputs else {})
-
-
-def phi_tensors(header: Any) -> dict[str, Tensor]:
-    """Tensors of the case's feature map."""
-    names = feature_maps.TENSORS.get(header.feature_map.kind, {})
-    return {_of_phi(name): Tensor(axes) for name, axes in names.items()}
-
-
-def frozen_tensors(header: Any) -> set[str]:
-    """Tensors of the feature map that have no derivative, of every level of a block.
-
-    Source: PHI-20.
-    """
-    own = {_of_phi(name) for name in feature_maps.frozen(header.feature_map)}
-    levels = {
-        f"in/level{number}/{_of_phi(name).removeprefix('in/')}"
-        for number, level in enumerate(header.levels or ())
-        for name in feature_maps.frozen(level.feature_map)
-    }
-    return own | levels
-
-
-def because_frozen(header: Any, gradient: str) -> str:
-    """Why a case has no such gradient, where its feature map is not learned, else nothing."""
-    name = gradient.replace("grad/", "in/", 1)
-    if name not in frozen_tensors(header):
-        return ""
-    return "; the map is not learned, so its tensors have no gradient"
-
-
-def _of_phi(name: str) -> str:
-    """The name in a case of a tensor of a feature map."""
-    return "in/proj" if name == "proj" else f"in/phi/{name}"

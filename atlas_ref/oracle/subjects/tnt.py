@@ -16,6 +16,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.subject import (
     Calls,
@@ -29,11 +30,11 @@ from atlas_ref.oracle.subjects.subject import (
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
-from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
+from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
 from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array
 from tape import ops as tape
 
 #: Error of a result in float64 that is allowed, and why (TNTCASE-7).
@@ -61,15 +62,7 @@ CLAUSES = {
 }
 
 
-class Part(Frozen):
-    """One memory as a case of its own, as far as `subjects.memory` looks at it."""
-
-    header: Run
-    convention: Convention
-    inputs: dict[str, Any]
-
-
-def config(case: Any, inputs: Mapping[str, Any], form: str, chunk: int | None) -> tnt.Config:
+def config(case: Case, inputs: Mapping[str, Any], form: str, chunk: int | None) -> tnt.Config:
     """The settings of a case with these inputs."""
     return parameters.config(
         case.header,
@@ -82,7 +75,7 @@ def config(case: Any, inputs: Mapping[str, Any], form: str, chunk: int | None) -
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     s, made = settings_of(case), config(case, inputs, form, chunk)
     reset = np.asarray(inputs["in/reset"]).astype(bool) if "in/reset" in inputs else None
@@ -129,12 +122,7 @@ def _resumed(
         phase = loop.phase(m, position)
         names = {"M": "in/M0", "S": "in/S0"}
         ordinary = {names.get(name, f"in/{name}"): x for name, x in held.items()}
-        part = Part.trusted(
-            header=Run(s.rule, s.window, run.span, phase),
-            convention=run.convention,
-            inputs=ordinary,
-        )
-        state = memory.initial_state(kind.rule, run, ordinary, part, tokens)
+        state = memory.initial_state(kind.rule, run, ordinary, tokens, phase)
         keys = Keys(
             total=inputs.get(f"in/state/{m.name}/P"),
             size=inputs.get(f"in/state/{m.name}/P_size"),
@@ -184,12 +172,12 @@ def _left(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[s
     return values
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The same as plain runs, which share no code with forms and rules (TOL-3)."""
     return loop.run(settings_of(case), inputs, loop.Means(rounding))
 
 
-def _check_form(case: Any, form: str, chunk: int | None) -> None:
+def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute a memory of the case (TNTCASE-11)."""
     for each in config(case, case.inputs, "sequential", None).memories:
         require(each.rule.name, each.run_config.convention, form, chunk)

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import IO, Any, NamedTuple, Protocol
 
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.sources.programs import WAIT
 from atlas_ref.oracle.sweep.run import Named
 

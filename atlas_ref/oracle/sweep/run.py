@@ -16,8 +16,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.family.facts import facts
+from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.compare import Checked, Comparison, checked
-from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
 from atlas_ref.oracle.sweep.draw import drawn, is_long
 from atlas_ref.oracle.sweep.shrink import shrunk

@@ -23,9 +23,9 @@ from atlas_ref.oracle.cases.case import CaseError, save
 from atlas_ref.oracle.cases.features import declared
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.drawing import Space
+from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import chosen
-from atlas_ref.oracle.judge.norms import FORMATS
-from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, drawn
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log

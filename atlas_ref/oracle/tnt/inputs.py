@@ -10,20 +10,13 @@ import numpy as np
 from atlas_ref.oracle.drawing import leading, starts
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.tnt import loop, parameters, tensors
-from atlas_ref.oracle.tnt.settings import Settings, settings_of
+from atlas_ref.oracle.tnt import loop, tensors
+from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 #: Memories of a case that states none.
 SAMPLE: dict[str, Any] = {"global": {"span": 4}, "locals": [{"span": 2, "shard": 4}]}
-
-
-class _Headed:
-    """A header with the convention in force, as a case has both."""
-
-    def __init__(self, header: Any) -> None:
-        self.header, self.convention = header, parameters.convention(header)
 
 
 def draw(
@@ -36,7 +29,7 @@ def draw(
     """
     if request.pulse > 1:
         raise ValueError("pulse: every token of a TNT writes")
-    s, lead = settings_of(_Headed(header)), leading(request)
+    s, lead = stated_settings(header), leading(request)
     first = _first(request, s, generator, lead)
     found = {**_tokens(request, s, generator, request.tokens, lead), **first}
     if (resets := starts(request)) is not None:
@@ -57,7 +50,7 @@ def states(
     request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
 ) -> dict[str, Array]:
     """Cotangents of what every memory leaves (TNTCASE-8)."""
-    allowed, _ = tensors.table(settings_of(_Headed(header)), inputs)
+    allowed, _ = tensors.table(stated_settings(header), inputs)
     shape = (*leading(request), request.d_out, request.d_in)
     bars = [name for name in allowed if name.startswith(tensors.BAR)]
     return {name: generator.standard_normal(shape) for name in bars}

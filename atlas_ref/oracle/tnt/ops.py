@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.tnt.loop import of_memory
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
 from atlas_ref.rules import FAMILY
@@ -45,7 +46,7 @@ def twice(m: Memory, numbers: Array) -> Array:
     return (numbers % m.span == 0) & (numbers > 0) & (m.sum == "inclusive")
 
 
-def listed(case: Any) -> list[Listed]:
+def listed(case: Case) -> list[Listed]:
     """The ops that some token of a case computes."""
     return listed_under(settings_of(case), case.inputs)
 
@@ -140,7 +141,7 @@ def tokens_of(s: Settings, m: Memory, inputs: Any, *, extra: bool) -> tuple[int,
     return tuple(np.nonzero(chosen)[0].tolist())
 
 
-def tokens(case: Any, op: str) -> tuple[int, ...] | None:
+def tokens(case: Case, op: str) -> tuple[int, ...] | None:
     """Tokens whose writes compute an op, in order; None for an op of every token."""
     return tokens_under(settings_of(case), case.inputs, op)
 

@@ -11,8 +11,8 @@ from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt.config import LATE, Origin
 from atlas_ref.messages import first_problem
+from atlas_ref.oracle.cases.tensor_spec import LEVELS
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
-from atlas_ref.oracle.subjects.subject import LEVELS
 from atlas_ref.rules import FAMILY, RULES
 from atlas_ref.types import Count, Frozen
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.tnt import parameters
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 
@@ -111,9 +113,18 @@ class Run(NamedTuple):
     window_weights: Any = None
 
 
-def settings_of(case: Any) -> Settings:
+def settings_of(case: Case) -> Settings:
     """The settings of a case."""
-    given = parameters.parsed(case.header)
+    return stated_settings(case.header, case.convention)
+
+
+def stated_settings(header: Header, convention: Convention | None = None) -> Settings:
+    """The settings that a header states.
+
+    Args:
+        convention: in force; None for that of the header.
+    """
+    given, in_force = parameters.parsed(header), convention or parameters.convention(header)
     memories = []
     for name in parameters.names(given):
         own: Any = given.global_ if name == "global" else given.locals_[int(name[5:])]
@@ -122,4 +133,4 @@ def settings_of(case: Any) -> Settings:
             moved = {each: getattr(own.projection, each) for each in Projection._fields}
             fields["projection"] = Projection(**moved)
         memories.append(Memory(name, **fields))
-    return Settings(given.rule, given.window, case.convention, given.origin, tuple(memories))
+    return Settings(given.rule, given.window, in_force, given.origin, tuple(memories))

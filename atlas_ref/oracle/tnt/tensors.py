@@ -11,12 +11,13 @@ from typing import Any
 
 from atlas_ref.conventions import effective
 from atlas_ref.messages import meant
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import memory_tensors
-from atlas_ref.oracle.subjects.subject import Tensor
-from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.oracle.tnt import parameters, projection
 from atlas_ref.oracle.tnt.loop import TOKENS, has_momentum, of_memory
-from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of
+from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import bind_dims
 
@@ -111,7 +112,7 @@ def table(s: Settings, present: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     return allowed, refused
 
 
-def axes(case: Any) -> dict[str, str]:
+def axes(case: Case) -> dict[str, str]:
     """Axes of each input that a case may hold, as words (TNTCASE-3)."""
     allowed, _ = table(settings_of(case), case.inputs)
     return {name: tensor.axes for name, tensor in allowed.items()}
@@ -200,7 +201,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: names the tensor, what was found and what is needed.
     """
-    s = settings_of(_Headed(header))
+    s = stated_settings(header)
     tensors, refused = table(s, inputs)
     _check_names(s, inputs, tensors, refused)
     sizes: dict[str, Any] = {"c": (s.window, "parameters.window")}
@@ -224,13 +225,6 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             check_values(name, value, tensors[name])
     _check_held(s, ordered)
     return ordered
-
-
-class _Headed:
-    """A header with the convention in force, as a case has both."""
-
-    def __init__(self, header: Any) -> None:
-        self.header, self.convention = header, parameters.convention(header)
 
 
 def _words(axes: str) -> str:
@@ -324,7 +318,7 @@ def _check_held(s: Settings, inputs: Mapping[str, Any]) -> None:
 
 def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     """Numbers of the largest array that an evaluation makes (CASE-2)."""
-    s = settings_of(_Headed(header))
+    s = stated_settings(header)
     k, d_out = inputs["in/k"], inputs["in/v"].shape[-1]
     *lead, T, d_in = k.shape
     rows = math.prod(lead)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import loop, ops
@@ -19,7 +20,7 @@ SIGNED = ("S", "P", "U")
 
 
 def run(
-    case: Any,
+    case: Case,
     inputs: Mapping[str, Array],
     take: Callable[..., Array],
     way: Arithmetic,
@@ -46,7 +47,7 @@ def _same(x: Array) -> Array:
 class _Hook:
     """Values of the family as a trace has them: by lag, and in the signs of the case."""
 
-    def __init__(self, case: Any, s: Settings, take: Callable[..., Array]) -> None:
+    def __init__(self, case: Case, s: Settings, take: Callable[..., Array]) -> None:
         self.s, self.take = s, take
         self.listed = {name for name, _, _ in ops.listed(case)}
         self.numbers = ops.numbers(s, case.inputs)

@@ -9,6 +9,7 @@ from typing import Any
 
 from atlas_ref.conventions import resolve, void_axes
 from atlas_ref.forms import tnt
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.tnt import parameters
 
 
@@ -71,7 +72,7 @@ def _of_local(where: str, local: tnt.Local) -> dict[str, str]:
     return found
 
 
-def features(case: Any) -> set[str]:
+def features(case: Case) -> set[str]:
     """Names of the features of SRC-21 that a case has."""
     inputs, k, v = case.inputs, case.inputs["in/k"], case.inputs["in/v"]
 

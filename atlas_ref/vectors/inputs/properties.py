@@ -11,7 +11,7 @@ import numpy as np
 from atlas_ref.forms.support import FORMS, refusal
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.split import places, tokens
@@ -185,7 +185,7 @@ def _computing(case: Case) -> Iterator[str]:
     rule, own = case.header.rule, SUBJECTS[case.header.rule].own
     if rule in FAMILY:
         yield from (form for form in FORMS if refusal(rule, case.convention, form) is None)
-    for form in (own.forms or ()) if own is not None else ():
+    for form in ENTRIES[rule].forms or ():
         assert own is not None
         assert own.check_form is not None
         with suppress(ValueError):

@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.sweep.cut import axes_of, cut
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import dplr_targets, parts

@@ -19,7 +19,7 @@ from atlas_ref.oracle.dplr.chunks.form import DIVISION, MISTAKES, YOUNGER, run
 from atlas_ref.oracle.dplr.chunks.tokens import assembled, laid
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import own

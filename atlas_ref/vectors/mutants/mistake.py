@@ -15,14 +15,14 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import FAMILY

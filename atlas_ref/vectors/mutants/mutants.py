@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.rules import FAMILY

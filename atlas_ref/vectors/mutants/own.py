@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import formulas
 from atlas_ref.oracle.identify.readings.nodes import relative
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.vectors.inputs import dplr_targets

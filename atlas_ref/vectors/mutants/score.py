@@ -13,8 +13,8 @@ from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.judge.ensemble import evaluate as plainly
-from atlas_ref.oracle.judge.norms import norms, rounded
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
+from atlas_ref.oracle.norms import norms, rounded
 from atlas_ref.vectors.inputs.properties import forms
 from atlas_ref.vectors.mutants import boundaries, chunked, erase_chunks, mutants, own
 from atlas_ref.vectors.mutants.mistake import computed, seen

@@ -9,11 +9,10 @@ from pathlib import Path
 from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
+from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import BLOCK
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
-from atlas_ref.vectors.sets.recipe import load_large
 
 #: Folders of a set whose files can be compared.
 KINDS = ("cases", "large")
@@ -166,4 +165,8 @@ def load(path: Path) -> Case:
     Raises:
         CaseError: it is neither.
     """
-    return load_large(path)[0] if path.suffix == ".json" else load_case(path)
+    if path.suffix != ".json":
+        return load_case(path)
+    from atlas_ref.vectors.sets.recipe import load_large  # all that draws a larger case
+
+    return load_large(path)[0]

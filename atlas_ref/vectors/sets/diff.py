@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.json_text import decoded
-from atlas_ref.oracle.judge.norms import FORMATS, ulp
+from atlas_ref.oracle.norms import FORMATS, ulp
 from atlas_ref.storage.files import read_bytes
 from atlas_ref.vectors.sets import manifest
 from atlas_ref.vectors.sets.contents import contents

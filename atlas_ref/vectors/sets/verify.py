@@ -17,7 +17,7 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import TOLERANCE, relative_error
-from atlas_ref.oracle.judge.norms import ulp
+from atlas_ref.oracle.norms import ulp
 from atlas_ref.vectors.inputs import large
 from atlas_ref.vectors.inputs.draw import exact
 from atlas_ref.vectors.refusals.codes import CODES, code_of

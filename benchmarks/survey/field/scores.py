@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
-from atlas_ref.oracle.sources.answers import Source
 from benchmarks.survey.catalogue import MODULES, helper
 from benchmarks.survey.field.packages import Entry
 from benchmarks.survey.restate import Asked, asked, once

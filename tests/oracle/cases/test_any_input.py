@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atlas_ref
-from atlas_ref.oracle.cases.schema import tensor_table
+from atlas_ref.oracle.schema.schema import tensor_table
 from tests.support.strategies import FEATURE_MAPS, WINDOW_WEIGHTS, cases, conventions, repeatable
 
 HEADER = {

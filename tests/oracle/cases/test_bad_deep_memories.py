@@ -5,8 +5,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.deep.parameters import KEYS, Parameters
+from atlas_ref.oracle.schema.schema import case_schema
 from tests.support import deep_cases
 from tests.support.bad_deep_memories import (
     CONVENTIONS,

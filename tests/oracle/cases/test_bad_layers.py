@@ -7,7 +7,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.schema.schema import case_schema
 from atlas_ref.oracle.subjects.layer import ENTRIES
 from tests.support.bad_layers import TABLE, case_of, header_of
 from tests.support.layer_cases import ALL_MAG, FILES, GATES, MAG, TITANS

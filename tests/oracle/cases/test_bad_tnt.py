@@ -5,7 +5,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.schema.schema import case_schema
 from atlas_ref.oracle.tnt.parameters import FIELDS
 from tests.support import tnt_cases
 from tests.support.bad_tnt import PARAMETERS, TABLE, case_of, header_of

@@ -8,8 +8,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.cases.schema import tensor_table
 from atlas_ref.oracle.cases.tensors import bare
+from atlas_ref.oracle.schema.schema import tensor_table
 from tests.support.casefiles import GONE, PEERS, changed, some, written
 from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.truth import features, literal

@@ -11,7 +11,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.schema.schema import case_schema
 from tests.support.close import assert_differs
 
 

@@ -22,7 +22,7 @@ from atlas_ref.rules import RULES
 def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     """A case of the Delta rule, as if it were another recurrence."""
     case = new(Request(rule="delta", tokens=3, d_in=2, d_out=2))
-    monkeypatch.setitem(RULES, "delta", RULES["delta"]._replace(in_family=False))
+    monkeypatch.setitem(RULES.loaded, "delta", RULES["delta"]._replace(in_family=False))
     return case
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import atlas_ref
 from atlas_ref.oracle.cases.files import read
-from atlas_ref.oracle.cases.tensors import PROJECTED
+from atlas_ref.oracle.subjects.memory_tensors import PROJECTED
 from tests.support.casefiles import some
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.strategies import cases, repeatable

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import atlas_ref
 from atlas_ref.conventions import PRESETS
 from atlas_ref.oracle.cases.header import Header, parse
-from atlas_ref.oracle.cases.schema import case_schema, result_names, tensor_table
+from atlas_ref.oracle.schema.schema import case_schema, result_names, tensor_table
 from tests.support.bad_headers import TABLE
 from tests.support.casefiles import PEERS, changed, some
 from tests.support.strategies import cases, repeatable

@@ -17,11 +17,11 @@ from atlas_ref.oracle.identify.readings.early import first_wrong
 from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.identify.readings.nodes import Node, observed
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
-from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.identify.test_dplr_readings import CASES, planted
 
 SEARCHED = SUBJECTS["dplr"].own.searched

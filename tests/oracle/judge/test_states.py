@@ -17,10 +17,10 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble, states
 from atlas_ref.oracle.judge.alternatives import Alternative
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import judged
-from atlas_ref.oracle.judge.norms import Norms, norms, ulp
 from atlas_ref.oracle.judge.tolerance import _with_alternatives, from_members, tolerances
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.norms import Norms, norms, ulp
 from atlas_ref.vectors.mutants.score import LEGAL
 from tests.support.casefiles import some, written
 

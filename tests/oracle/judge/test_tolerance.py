@@ -16,9 +16,9 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble, op_steps
 from atlas_ref.oracle.judge.arrays import decisive, judged
-from atlas_ref.oracle.judge.norms import Norms, norms, rounded, ulp
 from atlas_ref.oracle.judge.op_tolerance import op_tolerance
 from atlas_ref.oracle.judge.tolerance import FLOOR, from_members, tolerances
+from atlas_ref.oracle.norms import Norms, norms, rounded, ulp
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from tests.support.close import EXACT, assert_close
 

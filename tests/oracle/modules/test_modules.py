@@ -13,7 +13,6 @@ import safetensors.numpy
 import atlas_ref
 from atlas_ref.models import language_model
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules import tolerance
 from atlas_ref.oracle.modules.graph import ancestry, evaluate
@@ -21,6 +20,7 @@ from atlas_ref.oracle.modules.inside import case_of
 from atlas_ref.oracle.modules.judge import first_wrong, judge
 from atlas_ref.oracle.modules.recording import load_recording, make_recording
 from atlas_ref.oracle.modules.report import exit_code, plain, report
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, assert_close, assert_differs
 from tests.support.layers import recorded

@@ -17,9 +17,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.replay.replay import first_wrong, replay
-from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.planted import restatement, table
 from tests.oracle.planted.cases import inputs_of, rule_of
 from tests.oracle.planted.restatement import MUON, RIGHT, Plant

@@ -13,9 +13,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.replay.replay import first_wrong, replay
-from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.planted import chunked, restatement
 from tests.oracle.planted.cases import REQUESTS, case_of, inputs_of, rule_of
 from tests.oracle.planted.mistakes import MISTAKES, Mistake

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import atlas_ref
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.report.failures import clause, explained
 from atlas_ref.oracle.report.junit import legible
 from atlas_ref.oracle.report.nearest import nothing
-from atlas_ref.oracle.sources.answers import Answer
 from tests.oracle.family.test_departures import case_of
 from tests.support import departing
 from tests.support.casefiles import some, written

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import atlas_ref
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report import style as report_style
 from atlas_ref.oracle.report.report import Run, place
-from atlas_ref.oracle.sources.answers import Answer
 from tests.support.casefiles import some
 from tests.support.reported import reported, write_cases
 

@@ -11,11 +11,11 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.identify import identify as searches
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.report import nearest
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.first import first_tokens, tokens_of
 from tests.oracle.family.test_departures import case_of
 from tests.support.casefiles import written
@@ -30,8 +30,8 @@ def test_a_run_searches_once_for_each_rule_that_fails(cli, tmp_path, monkeypatch
         searched.append(Path(case.name).stem)
         return identify(case, mine, **more)
 
-    identify = nearest.identify
-    monkeypatch.setattr(nearest, "identify", counted)
+    identify = searches.identify
+    monkeypatch.setattr(searches, "identify", counted)
     requests = {
         "1 long": {"rule": "delta", "tokens": 65},
         "2 not finite": {"rule": "delta"},

@@ -53,7 +53,7 @@ def wrong_case(path: Path, rule: str = "delta", **request: Any) -> Path:
 def test_a_search_that_fails_leaves_the_verdict_and_asks_for_a_report(
     folder: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "identify", broken)
+    monkeypatch.setattr(family, "identify", broken)
     for name, rule in (("a", "delta"), ("b", "delta"), ("c", "dplr")):
         wrong_case(folder / f"{name}.safetensors", rule)
     files = [folder / f"{name}.safetensors" for name in "abc"]
@@ -153,7 +153,7 @@ def failing_at(rule: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return searched.run(inputs, case, rounding, chosen)
 
     own = subject.own._replace(searched=searched._replace(run=run))
-    monkeypatch.setitem(SUBJECTS, rule, subject._replace(own=own))
+    monkeypatch.setitem(SUBJECTS.loaded, rule, subject._replace(own=own))
 
 
 @pytest.mark.clause("CASE-38", "SRC-25", "DEEPCASE-14")

@@ -9,10 +9,11 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.identify.report import results_of
+from atlas_ref.oracle.judge import answers
+from atlas_ref.oracle.judge.answers import Garbage
 from atlas_ref.oracle.replay.replay import replay_file
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.sources import answers, sources
-from atlas_ref.oracle.sources.answers import Garbage
+from atlas_ref.oracle.sources import sources
 from tests.support import implementations
 from tests.support.casefiles import some, written
 from tests.support.close import EXACT, assert_close

@@ -13,12 +13,12 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.report.failures import explained
 from atlas_ref.oracle.sources import sources
-from atlas_ref.oracle.sources.answers import Answer
 from tests.support import deep_cases, deep_implementations, deep_memories
 from tests.support.close import relative_error
 from tests.support.deep_requests import REQUESTS

@@ -10,12 +10,12 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import make, save
 from atlas_ref.oracle.cases.features import features
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.schema.schema import case_schema
 from atlas_ref.oracle.subjects.subject import Rounding
 from tests.support import plain_loops
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs

@@ -14,9 +14,9 @@ from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.subjects.subject import Rounding
 from tests.support import cumulated_chunks
 from tests.support.close import EXACT, assert_close

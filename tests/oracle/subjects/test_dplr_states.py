@@ -13,14 +13,14 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.report.nearest import Nearest
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.schema.schema import case_schema
 from tests.support.close import ANALYTIC, EXACT, assert_close
 
 pytestmark = pytest.mark.clause("DPLRCASE-14")

@@ -10,10 +10,10 @@ import atlas_ref
 from atlas_ref import backend
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.cases.case import make
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects import layer, layer_modules
 from atlas_ref.oracle.subjects.layer import ENTRIES
 from atlas_ref.oracle.subjects.layer_modules import Entry, States
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 from tests.docs.test_links import clauses

@@ -10,9 +10,9 @@ from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import norms
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.norms import norms
 from tests.support.layer_arithmetic import results
 from tests.support.layer_cases import MAG, ONE, PARTS, file_of, layer_case
 from tests.support.standin.array import NAME

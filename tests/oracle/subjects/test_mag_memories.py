@@ -11,8 +11,8 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import differentiable, make
 from atlas_ref.oracle.cases.recorded_headers import NAMES
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
-from atlas_ref.oracle.sources.answers import Answer
 from tests.support.layer_cases import ALL_MAG
 
 TOLERANCE = 1e-10

@@ -13,7 +13,6 @@ from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make, save
 from atlas_ref.oracle.cases.features import features
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.cases.schema import case_schema
 from atlas_ref.oracle.deep import functions
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS as WAYS
@@ -21,6 +20,7 @@ from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import require_traced
+from atlas_ref.oracle.schema.schema import case_schema
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep.draw import SWEPT
 from atlas_ref.rules.recurrences.log_linear import holding

@@ -20,7 +20,7 @@ from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.types import same_bits

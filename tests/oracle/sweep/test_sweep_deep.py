@@ -13,7 +13,7 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.deep.parameters import Parameters
 from atlas_ref.oracle.deep.sweep import draw as deep_draw
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.sweep.draw import drawn, regimes
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support import deep_implementations

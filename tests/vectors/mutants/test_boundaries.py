@@ -12,9 +12,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.sweep import sweep
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import TARGETS

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import atlas_ref
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.mutants import mutants, own, score
@@ -143,7 +143,7 @@ def test_values_of_a_backward_mistake_are_right() -> None:
 def test_scores_are_the_verdicts_of_check(dtype) -> None:
     case = case_of("deep_memory-linear", "square")
     scores = score.score(case, dtype).mutants
-    kind = np.float32 if dtype == "float32" else atlas_ref.oracle.judge.norms.FORMATS[dtype][0]
+    kind = np.float32 if dtype == "float32" else atlas_ref.oracle.norms.FORMATS[dtype][0]
     wrong = 0
     for name, results in list(own.mutants(case, dtype))[::7]:
         answer = {

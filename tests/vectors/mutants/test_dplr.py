@@ -9,11 +9,11 @@ import atlas_ref
 from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.dplr_targets import DPLR, NAMES
 from atlas_ref.vectors.inputs.draw import drawn, exact

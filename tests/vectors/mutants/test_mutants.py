@@ -9,9 +9,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
-from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import TARGETS, target_named, topic_named
 from atlas_ref.vectors.mutants import backward, chunked, forward, matrices, mutants, score, tensors
@@ -135,9 +135,7 @@ def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
     case = case_of(target, topic)
     scores = score.score(case, dtype).mutants
     given = rounded(case, dtype)
-    kind = {"float32": np.float32, "bfloat16": atlas_ref.oracle.judge.norms.FORMATS["bfloat16"][0]}[
-        dtype
-    ]
+    kind = {"float32": np.float32, "bfloat16": atlas_ref.oracle.norms.FORMATS["bfloat16"][0]}[dtype]
     own = set(atlas_ref.evaluate(given).tensors)
     seen_passes = set()
     for number, (name, results) in enumerate(mutants.mutants(given, dtype)):

@@ -7,11 +7,11 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.split import in_two, joined, places
 from atlas_ref.vectors.inputs.tnt_targets import TNT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep.readings import reading
 from atlas_ref.oracle.deep.readings.axes import AXES
 from atlas_ref.oracle.deep.readings.backward import BACKWARD
@@ -25,7 +26,7 @@ KNOBS: tuple[Reading, ...] = (*LOSSES, *RETAINED)
 MISTAKES: tuple[Reading, ...] = (*FORWARD, *BACKWARD, *KNOBS)
 
 
-def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
     """Every other value of every axis, one at a time, beside some readings (DEEPCASE-14)."""
     return list(readings(seen(case, chosen), AXES))
 
@@ -59,7 +60,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def presets(case: Any) -> dict[str, list[Reading]]:
+def presets(case: Case) -> dict[str, list[Reading]]:
     """The readings of each preset that differ from the case; atlas-mag writes once a call.
 
     Without memora where weights have no logarithms.
@@ -88,7 +89,7 @@ def _possible(axes: Mapping[str, Any], every: Sequence[Reading]) -> bool:
 
 
 def run(
-    inputs: Mapping[str, Array], case: Any, rounding: Any, chosen: Sequence[Reading]
+    inputs: Mapping[str, Array], case: Case, rounding: Any, chosen: Sequence[Reading]
 ) -> dict[str, Array]:
     """Results of a case under some readings, as `Subject.plain` has them."""
     rounds = Rounding(
@@ -97,7 +98,7 @@ def run(
     return reading.run(case, inputs, rounds, chosen=chosen)
 
 
-def mistakes(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+def mistakes(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
     """Mistakes that can be made in a case beside some readings (DEEPCASE-15).
 
     Those of the gradient are, where it has cotangents.

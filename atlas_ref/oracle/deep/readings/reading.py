@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import loop
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.loop import Place
@@ -28,7 +29,7 @@ NUMBER = re.compile(r"_\d+$")
 class Seen(NamedTuple):
     """A case with what decides whether a reading can be made of it."""
 
-    case: Any
+    case: Case
     s: Settings
 
     @property
@@ -51,7 +52,7 @@ class Seen(NamedTuple):
         return loop.plan(self.s, self.inputs)
 
 
-def seen(case: Any, chosen: Sequence[Reading] = ()) -> Seen:
+def seen(case: Case, chosen: Sequence[Reading] = ()) -> Seen:
     """A case with its settings, changed by some readings."""
     s, tensors = _read(settings_of(case), case.inputs, chosen)
     return Seen(case.replaced(inputs=tensors), s)
@@ -99,7 +100,7 @@ class Reading(NamedTuple):
 
 
 def run(
-    case: Any,
+    case: Case,
     inputs: Mapping[str, Array],
     rounding: Rounding = loop.PLAINLY,
     hook: Callable[..., Array] = loop.computed,
@@ -146,7 +147,7 @@ def _moved(plan: Plan, at: Seen, chosen: Sequence[Reading]) -> Plan:
     return plan
 
 
-def keeps(case: Any, each: Reading) -> bool:
+def keeps(case: Case, each: Reading) -> bool:
     """Whether the ops of a reading have the tokens and shapes of the case's own."""
     own = settings_of(case)
     s, tensors = _read(own, case.inputs, [each])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.tensors import BAR, KINDS, MEMORY, SEQUENCE, STATE
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller
@@ -35,7 +36,7 @@ OPTIONAL = (
 )
 
 
-def tokens(case: Any) -> Iterator[Candidate]:
+def tokens(case: Case) -> Iterator[Candidate]:
     """The first token, halves, then all but one token."""
     T = case.inputs["in/k"].shape[-2]
     for keep in fewer(T):
@@ -43,7 +44,7 @@ def tokens(case: Any) -> Iterator[Candidate]:
         yield Candidate(case.header.plain(), cut)
 
 
-def settings(case: Any) -> Iterator[Candidate | None]:
+def settings(case: Case) -> Iterator[Candidate | None]:
     """Parameters and axes at their defaults, a linear memory, smaller numbers."""
     header = case.header.plain()
     own, axes = header.get("parameters", {}), header.get("convention", {})
@@ -70,7 +71,7 @@ def settings(case: Any) -> Iterator[Candidate | None]:
             yield _with(case, header | {"convention": left})
 
 
-def optional(case: Any) -> Iterator[Candidate]:
+def optional(case: Case) -> Iterator[Candidate]:
     """Without some tensors that a case may lack."""
     for beginnings in OPTIONAL:
         left = {name: x for name, x in case.inputs.items() if not name.startswith(beginnings)}
@@ -78,7 +79,7 @@ def optional(case: Any) -> Iterator[Candidate]:
             yield Candidate(case.header.plain(), left)
 
 
-def rows(case: Any) -> Iterator[Candidate]:
+def rows(case: Case) -> Iterator[Candidate]:
     """One row of the first leading axis; no such axis where it has one row."""
     lead = case.inputs["in/k"].shape[:-2]
     for keep in fewer(lead[0]) if lead and lead[0] > 1 else ():
@@ -87,7 +88,7 @@ def rows(case: Any) -> Iterator[Candidate]:
         yield Candidate(case.header.plain(), _of_rows(case, lambda x: x[0]))
 
 
-def widths(case: Any) -> Iterator[Candidate | None]:
+def widths(case: Case) -> Iterator[Candidate | None]:
     """Smaller keys, values, or both."""
     d_in, d_out = (case.inputs[name].shape[-1] for name in ("in/k", "in/v"))
     header = case.header.plain()
@@ -124,7 +125,7 @@ def taken(name: str, x: Any, axis: str, keep: Sequence[int]) -> Any:
     return np.take(x, list(keep), axis=words.index(axis) - len(words)) if axis in words else x
 
 
-def _of_rows(case: Any, change: Callable[[Any], Any]) -> Arrays:
+def _of_rows(case: Case, change: Callable[[Any], Any]) -> Arrays:
     """Tensors with their first leading axis changed, of those that have one."""
     lead = len(case.inputs["in/k"].shape) - 2
     shapes = _shapes(case.header, *(case.inputs[name].shape[-1] for name in ("in/k", "in/v")))
@@ -152,7 +153,7 @@ def _shapes(header: Any, d_in: int, d_out: int) -> Mapping[str, tuple[int, ...]]
 
 
 def _with(
-    case: Any, fields: Mapping[str, Any], *, d_in: int = 0, d_out: int = 0
+    case: Case, fields: Mapping[str, Any], *, d_in: int = 0, d_out: int = 0
 ) -> Candidate | None:
     """The case with other keys and sizes, its tensors made to fit; None where they do not exist."""
     d_in = d_in or case.inputs["in/k"].shape[-1]

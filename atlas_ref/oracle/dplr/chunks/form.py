@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.dplr.chunks.tokens import Call
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from tape import ops
 

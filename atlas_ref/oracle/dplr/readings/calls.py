@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 
 from atlas_ref.oracle.dplr import tensors
 from atlas_ref.oracle.dplr.masked import LEFT
 from atlas_ref.oracle.dplr.readings.reading import GATES, Compute, Inputs, Reading, Seen
-from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from tape import ops
 
@@ -69,7 +68,7 @@ def _reading(words: str, around: Callable[[Compute, Seen, Inputs], Inputs]) -> R
 
 def taken(x: Inputs, rows: list[int]) -> Inputs:
     """The inputs of some tokens, without their resets."""
-    axes, tokens, found = tensors.axes(SimpleNamespace(inputs=x)), x["in/q"].shape[-2], {}
+    axes, tokens, found = tensors.axes_of(x), x["in/q"].shape[-2], {}
     for name, value in x.items():
         words = axes.get(name, "").split()
         along = next((word for word in words if word in ("T", "R")), "")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr.readings import (
     axes,
     calls,
@@ -18,17 +18,17 @@ from atlas_ref.oracle.dplr.readings import (
 from atlas_ref.oracle.dplr.readings.reading import Reading, read
 
 
-def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
     """Every other value of every setting, one at a time, beside some readings (DPLRCASE-9)."""
     return list(axes.settings(read(case, case.inputs, chosen)))
 
 
-def mistakes(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+def mistakes(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
     """Mistakes that can be made in a case beside some readings (DPLRCASE-10)."""
     return habits.habits(read(case, case.inputs, chosen))
 
 
-def further(case: Any) -> list[Reading]:
+def further(case: Case) -> list[Reading]:
     """Mistakes that are tried where no setting and no other mistake explains results (DPLRCASE-25)."""
     at = read(case, case.inputs, ())
     values = [
@@ -42,12 +42,12 @@ def further(case: Any) -> list[Reading]:
     return [*values, *(slopes.mistakes(at) if graded else [])]
 
 
-def presets(case: Any) -> dict[str, list[Reading]]:
+def presets(case: Case) -> dict[str, list[Reading]]:
     """Whole readings that have a name: none, a member is a setting."""
     return {}
 
 
-def keeps(case: Any, each: Reading) -> bool:
+def keeps(case: Case, each: Reading) -> bool:
     """Whether a reading has the shapes of the case's trace (DPLRCASE-12)."""
     at = read(case, case.inputs, ())
     return at.square or "state_layout" not in each.parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr.readings.calls import SIZES, sequences
 from atlas_ref.oracle.dplr.readings.reading import read
 from atlas_ref.types import Array
@@ -27,7 +28,7 @@ POWERS = {
 LATER, EARLIER = "later", "earlier"
 
 
-def words(case: Any, results: Mapping[str, Any], ours: Mapping[str, Any], dtype: str) -> str:
+def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype: str) -> str:
     """What overflows just where results are not finite; "" where nothing explains that.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, loop, parameters, plain_formulas
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.program import Program, Take, as_it_is, computed
@@ -117,7 +118,7 @@ class Reading(NamedTuple):
 
 
 def read(
-    case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading], rounding: Any = None
+    case: Case, inputs: Mapping[str, Array], chosen: Sequence[Reading], rounding: Any = None
 ) -> Seen:
     """Settings and inputs of a case under some readings at once.
 
@@ -147,7 +148,7 @@ def _wide(x: Any) -> Any:
 
 def run(
     inputs: Mapping[str, Array],
-    case: Any,
+    case: Case,
     rounding: Rounding,
     chosen: Sequence[Reading],
     *,

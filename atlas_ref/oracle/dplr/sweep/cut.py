@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
@@ -54,13 +55,13 @@ class _Shape(NamedTuple):
     shape: tuple[int, ...]
 
 
-def tokens(case: Any) -> Iterator[Candidate]:
+def tokens(case: Case) -> Iterator[Candidate]:
     """The first token, halves, then all but one token."""
     for keep in fewer(_size(case, "T")):
         yield _cut(case, {"T": keep})
 
 
-def settings(case: Any) -> Iterator[Candidate | None]:
+def settings(case: Case) -> Iterator[Candidate | None]:
     """A plainer member, one step and one group, parameters at their defaults, plainer gates."""
     header, own = case.header.plain(), parsed(case.header)
     given = header.get("parameters", {})
@@ -100,7 +101,7 @@ def settings(case: Any) -> Iterator[Candidate | None]:
         yield Candidate(header, {**left, "in/retain": np.exp(log.astype(float)).astype(log.dtype)})
 
 
-def optional(case: Any) -> Iterator[Candidate]:
+def optional(case: Case) -> Iterator[Candidate]:
     """Without some tensors that a case may lack."""
     for names in OPTIONAL:
         left = without(case.inputs, *names)
@@ -108,7 +109,7 @@ def optional(case: Any) -> Iterator[Candidate]:
             yield Candidate(case.header.plain(), left)
 
 
-def heads(case: Any) -> Iterator[Candidate]:
+def heads(case: Case) -> Iterator[Candidate]:
     """One row of a batch, one key head with its value heads; no such axis where there is one."""
     axes = _axes(parsed(case.header), case.inputs)
     lead = axes["in/v"][:-2]
@@ -123,7 +124,7 @@ def heads(case: Any) -> Iterator[Candidate]:
         yield Candidate(case.header.plain(), found)
 
 
-def widths(case: Any) -> Iterator[Candidate]:
+def widths(case: Case) -> Iterator[Candidate]:
     """Fewer channels of values, of keys, or of both."""
     d_out, d_in = _size(case, "d_out"), _size(case, "d_in")
     for keep in fewer(d_out):
@@ -141,7 +142,7 @@ MOVES: tuple[Move, ...] = (tokens, settings, optional, heads, widths, tokens)
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _members(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate | None]:
+def _members(case: Case, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate | None]:
     """The case of a plainer member, without tensors that this one does not have."""
     last = PLAINER.index(own.member) if own.member in PLAINER else len(PLAINER)
     for name in PLAINER[:last]:
@@ -153,7 +154,7 @@ def _members(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[C
             yield Candidate(_with(case, changed), kept)
 
 
-def _given(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate]:
+def _given(case: Case, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate]:
     """The case with its gates, or its step sizes, as their formula makes them."""
     for key, made in formulas.MADE.items():
         if key not in given:
@@ -166,13 +167,13 @@ def _given(case: Any, own: Parameters, given: Mapping[str, Any]) -> Iterator[Can
         yield Candidate(settings, {**left, made.name: value.astype(kind)})
 
 
-def _with(case: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of the header with these parameters."""
     left = without(case.header.plain(), "parameters")
     return left | ({"parameters": dict(given)} if given else {})
 
 
-def _without(case: Any, *names: str) -> Candidate:
+def _without(case: Case, *names: str) -> Candidate:
     """The case with parameters at their defaults, its memories in the layout of then."""
     fields = _with(case, without(case.header.plain().get("parameters", {}), *names))
     turned = parsed(header_of(case, fields)).state_layout != parsed(case.header).state_layout
@@ -183,7 +184,7 @@ def _without(case: Any, *names: str) -> Candidate:
     return Candidate(fields, found)
 
 
-def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candidate:
+def _cut(case: Case, places: dict[str, Sequence[int]], **changed: int) -> Candidate:
     """The case with some places of named axes alone; what follows an axis is cut with it."""
     own = parsed(case.header)
     if "T" in places:
@@ -210,7 +211,7 @@ def _cut(case: Any, places: dict[str, Sequence[int]], **changed: int) -> Candida
     return Candidate(_with(case, kept), found)
 
 
-def _size(case: Any, label: str) -> int:
+def _size(case: Case, label: str) -> int:
     """Places of a named axis."""
     axes = _axes(parsed(case.header), case.inputs)
     sizes = (x.shape[axes[n].index(label)] for n, x in case.inputs.items() if label in axes[n])

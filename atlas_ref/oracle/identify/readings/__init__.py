@@ -33,8 +33,8 @@ from atlas_ref.oracle.identify.readings.nodes import (
 )
 from atlas_ref.oracle.identify.stated import implied
 from atlas_ref.oracle.judge.arrays import TOLERANCE
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.storage import faults
 

@@ -16,8 +16,8 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings.nodes import Node, redrawn, relative
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, from_members
+from atlas_ref.oracle.norms import norms
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.types import Array
 

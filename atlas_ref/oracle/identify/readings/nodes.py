@@ -17,8 +17,8 @@ from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Fit
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.judge.arrays import TOLERANCE, relative_error
-from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import PASS
+from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array

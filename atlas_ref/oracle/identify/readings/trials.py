@@ -12,8 +12,8 @@ from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings.judge import Judge
-from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL
+from atlas_ref.oracle.norms import norms
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 

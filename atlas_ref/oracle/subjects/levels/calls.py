@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.subjects.subject import Position
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.types import Array
 from tape import ops
 
@@ -36,7 +37,7 @@ class Call(NamedTuple):
     """
 
     inputs: Mapping[str, Array]
-    case: Any
+    case: Case
 
     @property
     def tokens(self) -> int:
@@ -124,6 +125,6 @@ def joined(reads: list[Array]) -> Array:
     return reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 
 
-def plain_layout(x: Array, case: Any) -> Array:
+def plain_layout(x: Array, case: Case) -> Array:
     """Convert to or from the layout of the file: transposition is its own inverse (CONV-25)."""
     return ops.transpose(x) if case.convention.layout == "transposed" else x

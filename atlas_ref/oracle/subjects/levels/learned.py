@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.levels import active
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.levels.calls import (
@@ -22,8 +25,7 @@ from atlas_ref.oracle.subjects.levels.calls import (
     joined,
     plain_layout,
 )
-from atlas_ref.oracle.subjects.levels.schedule import active
-from atlas_ref.oracle.subjects.subject import Position, Rounding
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
 from tape import ops, plain
@@ -218,15 +220,18 @@ def _mixed(share: Array, before: Array, after: Array) -> Array:
     return (1.0 - a) * before + a * after
 
 
-def undecided(case: Any, dtype: str) -> str:
+def undecided(case: Case, dtype: str) -> str:
     """Why the decision of a gate is none in the arithmetic of a format; "" where all are (CASE-37).
 
     A gate is too near to the threshold where rounding of W_l x_t + b_l may turn it.
     """
     schedule = case.header.schedule
+    assert schedule is not None
+    assert schedule.learned is not None
+    threshold = schedule.learned.threshold
     wide = {name: _float64(case.inputs[name]) for name in ("in/x", *GATES)}
     sizes = logits({name: np.abs(value) for name, value in wide.items()})
-    z, aim = logits(wide), math.log(schedule.learned.threshold / (1.0 - schedule.learned.threshold))
+    z, aim = logits(wide), math.log(threshold / (1.0 - threshold))
     unit = UNITS.get(dtype, 2.0**-24)
     bound = unit * ((wide["in/x"].shape[-1] + 2) * sizes + 8.0 * (1.0 + abs(aim)))
     near = (np.abs(z - aim) <= bound) & decided_before(schedule, z.shape[1])[1]
@@ -235,5 +240,5 @@ def undecided(case: Any, dtype: str) -> str:
     row, t, level = (int(i) for i in np.argwhere(near)[0])
     return (
         f"the gate of level {level} at token {t} of row {row} is too near to the threshold "
-        f"{schedule.learned.threshold:g} for the arithmetic of {dtype}"
+        f"{threshold:g} for the arithmetic of {dtype}"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.levels.calls import (
     Call,
@@ -21,7 +22,7 @@ from atlas_ref.oracle.subjects.levels.calls import (
     joined,
     plain_layout,
 )
-from atlas_ref.oracle.subjects.subject import Position, Rounding
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 
 #: One context: (call, stops) -> results, the position after them, and the memory before each stop.

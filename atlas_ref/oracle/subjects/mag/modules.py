@@ -17,8 +17,8 @@ from atlas_ref.models.atlas_mag import learning, names
 from atlas_ref.models.atlas_mag.arguments import rates_of
 from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import rule_of
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, nothing, sequence
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.parts import memory_functions
 from atlas_ref.types import Array
 from tape import ops, plain

@@ -16,8 +16,8 @@ from atlas_ref.layers import attention, feed_forward, norm, rotary
 from atlas_ref.layers.projection import linear
 from atlas_ref.models import MODULES
 from atlas_ref.models.atlas_mag.parts import FREQUENCIES
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, in_calls, nothing, sequence
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
 from tape import ops
 

@@ -18,9 +18,9 @@ from atlas_ref.models.atlas_mag.arguments import Block
 from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import buffers, buffers_of_model
 from atlas_ref.models.public.names import under
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
 from atlas_ref.oracle.subjects.mag.modules import unit
-from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
 from tape import ops, plain
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.recurrences import parameters, tensors
 from atlas_ref.oracle.recurrences.members import MEMBERS, STATES
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
@@ -28,19 +29,19 @@ STATE = re.compile(rf"out/({'|'.join(STATES)})")
 
 
 def _evaluate(
-    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+    inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     own = parameters.parsed(case.header)
     return own.of.evaluate(inputs, own.settings), None
 
 
-def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The recurrence as a plain loop, which shares no code with its rule (TOL-3)."""
     own = parameters.parsed(case.header)
     return own.of.plain(inputs, own.settings, rounding)
 
 
-def _continued(case: Any) -> Mapping[str, Any]:
+def _continued(case: Case) -> Mapping[str, Any]:
     """Parameters of the call that follows (RECUR-13)."""
     own = parameters.parsed(case.header)
     return own.of.continued(case.inputs, own.settings)
@@ -51,7 +52,7 @@ def _clause(header: Any, name: str) -> str:
     return "RECUR-4" if name.startswith("grad/") else parameters.parsed(header).of.clause
 
 
-def _check_form(case: Any, form: str, chunk: int | None) -> None:
+def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form other than the loop (RECUR-8).
 
     Raises:
@@ -63,7 +64,7 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
         raise ValueError(f"chunk: {chunk}, but form sequential has none; leave it out")
 
 
-def _features(case: Any) -> set[str]:
+def _features(case: Case) -> set[str]:
     """Names of the features of SRC-21 that a case has (RECUR-7)."""
     of = parameters.parsed(case.header).of
     first = case.inputs[next(iter(of.tensors))].shape
@@ -103,7 +104,6 @@ SUBJECT = Subject(
         states=STATE,
         features=_features,
         check_form=_check_form,
-        forms=("sequential",),
         continued=_continued,
     ),
 )

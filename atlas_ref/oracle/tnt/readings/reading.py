@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import loop, ops
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
@@ -69,7 +70,7 @@ class Reading(NamedTuple):
         return (s if self.settings is None else self.settings(s)), tensors
 
 
-def read(case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> Seen:
+def read(case: Case, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> Seen:
     """Settings and inputs of a case under some readings at once."""
     s, tensors = settings_of(case), dict(inputs)
     for each in chosen:
@@ -78,14 +79,14 @@ def read(case: Any, inputs: Mapping[str, Array], chosen: Sequence[Reading]) -> S
 
 
 def run(
-    inputs: Mapping[str, Array], case: Any, rounding: Rounding, chosen: Sequence[Reading]
+    inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading]
 ) -> dict[str, Array]:
     """Results of a case under some readings, as `Subject.plain` has them."""
     at = read(case, inputs, chosen)
     return loop.run(at.s, at.inputs, loop.Means(rounding))
 
 
-def keeps(case: Any, each: Reading) -> bool:
+def keeps(case: Case, each: Reading) -> bool:
     """Whether the ops of a reading are the case's own, of the same tokens (TNTCASE-10)."""
     at = read(case, case.inputs, [each])
     own, other = (

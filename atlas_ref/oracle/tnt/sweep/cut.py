@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
-from atlas_ref.oracle.tnt import loop, parameters, projection, tensors
-from atlas_ref.oracle.tnt.settings import Settings, settings_of
+from atlas_ref.oracle.tnt import loop, projection, tensors
+from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.oracle.tnt.tensors import AXES, BAR, FIRST, HELD, SEQUENCE, STATE
 from atlas_ref.rules import FAMILY
 
@@ -25,13 +26,13 @@ UNMOVED = {"kind": "none"}
 PLAIN = {"newton_schulz": "none"}
 
 
-def tokens(case: Any) -> Iterator[Candidate]:
+def tokens(case: Case) -> Iterator[Candidate]:
     """The first token, halves, then all but one token."""
     for keep in fewer(case.inputs["in/k"].shape[-2]):
         yield _taken(case, {"T": keep})
 
 
-def memories(case: Any) -> Iterator[Candidate | None]:
+def memories(case: Case) -> Iterator[Candidate | None]:
     """Fewer local memories, and no global one."""
     own = case.header.plain()["parameters"]
     count = len(own.get("locals") or ())
@@ -42,7 +43,7 @@ def memories(case: Any) -> Iterator[Candidate | None]:
         yield _with_locals(case, own, keep)
 
 
-def settings(case: Any) -> Iterator[Candidate | None]:
+def settings(case: Case) -> Iterator[Candidate | None]:
     """Parameters, settings of memories and axes at their defaults, and smaller numbers."""
     header = case.header.plain()
     own, axes = header["parameters"], header.get("convention", {})
@@ -68,7 +69,7 @@ def settings(case: Any) -> Iterator[Candidate | None]:
             yield _fitted(case, own, convention=without(axes, axis))
 
 
-def optional(case: Any) -> Iterator[Candidate | None]:
+def optional(case: Case) -> Iterator[Candidate | None]:
     """Without some tensors that a case may lack."""
     of_one = [(name,) for name in case.inputs if re.fullmatch(r"in/(global|local\d+)/\w+", name)]
     for beginnings in (
@@ -89,7 +90,7 @@ def optional(case: Any) -> Iterator[Candidate | None]:
         yield _fitted(case, case.header.plain()["parameters"], of=still)
 
 
-def rows(case: Any) -> Iterator[Candidate]:
+def rows(case: Case) -> Iterator[Candidate]:
     """One row of the first leading axis; no such axis where there is one row."""
     lead = case.inputs["in/k"].shape[:-2]
     for keep in fewer(lead[0]) if lead else ():
@@ -103,7 +104,7 @@ def rows(case: Any) -> Iterator[Candidate]:
         yield Candidate(case.header.plain(), found)
 
 
-def widths(case: Any) -> Iterator[Candidate]:
+def widths(case: Case) -> Iterator[Candidate]:
     """Smaller keys, values, or both."""
     d_in, d_out = (case.inputs[name].shape[-1] for name in ("in/k", "in/v"))
     for keep in fewer(d_out):
@@ -147,7 +148,7 @@ def _plainer(memory: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**memory, key: each}
 
 
-def _with_locals(case: Any, own: Mapping[str, Any], keep: Sequence[int]) -> Candidate | None:
+def _with_locals(case: Case, own: Mapping[str, Any], keep: Sequence[int]) -> Candidate | None:
     """The case with some of its local memories, which are numbered anew."""
     places = {f"local{i}": f"local{n}" for n, i in enumerate(keep)}
     found: Arrays = {}
@@ -165,7 +166,7 @@ def _with_locals(case: Any, own: Mapping[str, Any], keep: Sequence[int]) -> Cand
 
 
 def _fitted(
-    case: Any, own: Mapping[str, Any], *, convention: Any = None, of: Arrays | None = None
+    case: Case, own: Mapping[str, Any], *, convention: Any = None, of: Arrays | None = None
 ) -> Candidate | None:
     """The case with these parameters, its tensors made to fit; None where they do not exist.
 
@@ -179,7 +180,7 @@ def _fitted(
     found = dict(case.inputs if of is None else of)
     try:
         header = header_of(case, fields)
-        s = settings_of(_Headed(header))
+        s = stated_settings(header)
         allowed, _ = tensors.table(s, found)
     except ValueError:
         return None
@@ -187,13 +188,6 @@ def _fitted(
     if not _whole(s, found):
         found = {name: x for name, x in found.items() if not name.startswith(STATE)}
     return Candidate(fields, found)
-
-
-class _Headed:
-    """A header with the convention in force, as a case has both."""
-
-    def __init__(self, header: Any) -> None:
-        self.header, self.convention = header, parameters.convention(header)
 
 
 def _whole(s: Settings, found: Arrays) -> bool:
@@ -245,7 +239,7 @@ def _front(name: str, x: Any) -> bool:
     return bool(x.ndim > len(_axes(name)))
 
 
-def _taken(case: Any, places: Mapping[str, Sequence[int]]) -> Candidate:
+def _taken(case: Case, places: Mapping[str, Sequence[int]]) -> Candidate:
     """Some places of named axes, in every tensor that has them."""
     found = {}
     for name, x in case.inputs.items():

@@ -11,7 +11,7 @@ from atlas_ref.forms import tnt
 from atlas_ref.oracle import drawn_axes, regimes
 from atlas_ref.oracle.drawing import Arrays, Change, Space
 from atlas_ref.oracle.tnt import loop, parameters, tensors
-from atlas_ref.oracle.tnt.settings import Settings, settings_of
+from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.rules import FAMILY
 
 #: Settings of a local memory; None leaves one to the preset.
@@ -206,7 +206,7 @@ def dress(
     inputs: Arrays, fields: Mapping[str, Any], header: Any, generator: np.random.Generator
 ) -> None:
     """Tensors that a memory has for itself, other starts, and cotangents of the state."""
-    s = settings_of(_Headed(header))
+    s = stated_settings(header)
     last = s.memories[-1].name
     if fields["own"] != "nothing":
         _own(inputs, fields["own"], last, generator)
@@ -218,13 +218,6 @@ def dress(
         inputs[start] = 0.3 * generator.standard_normal(shape)
     if fields["state_bar"]:
         _bars(inputs, s, generator)
-
-
-class _Headed:
-    """A header with the convention in force, as a case has both."""
-
-    def __init__(self, header: Any) -> None:
-        self.header, self.convention = header, parameters.convention(header)
 
 
 def _own(inputs: Arrays, kind: Any, memory: str, generator: np.random.Generator) -> None:

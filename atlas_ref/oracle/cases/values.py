@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.subjects.subject import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 
 FLOATING = ("float64", "float32", "bfloat16", "float16")
 WHOLE = ("int64", "int32")

@@ -1,14 +1,57 @@
-"""Schedules of a case: which level writes at which token."""
+"""Levels of a block as cases of their own, and schedules: which level writes at which token.
+
+Specified in specs/case.md (CASE-30, CASE-32).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.subjects.subject import LONGEST
+from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LONGEST
 from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
+
+#: What every level of a block shares.
+SHARED = ("in/x", "in/reset")
+
+
+def count(header: Any) -> int:
+    return len(header.levels or ())
+
+
+def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The inputs that one level would have as a case of its own (CASE-32)."""
+    prefix = f"in/level{number}/"
+    own = {
+        "in/" + name.removeprefix(prefix): value
+        for name, value in inputs.items()
+        if name.startswith(prefix)
+    }
+    return with_schedule(
+        header.of_level(number),
+        {**{name: inputs[name] for name in SHARED if name in inputs}, **own},
+    )
+
+
+def parts(case: Case) -> list[Any]:
+    """The levels of a valid block as cases of their own; any other case alone."""
+    if case.header.rule != BLOCK:
+        return [case]
+    cases = []
+    for number in range(count(case.header)):
+        header = case.header.of_level(number)
+        convention = resolve(header.convention, rule=header.rule, level="token")
+        inputs = inputs_of(case.header, case.inputs, number)
+        cases.append(
+            case.replaced(header=header, convention=convention, inputs=inputs, recorded={})
+        )
+    return cases
 
 
 def active(schedule: Any, tokens: int) -> Array:

@@ -7,22 +7,21 @@ from typing import Any, get_args
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, SHARED_FORMS, Header
-from atlas_ref.oracle.cases.schema_deep import deep_contract, deep_definitions, deep_table
-from atlas_ref.oracle.cases.schema_layers import layer_contracts, layer_tables
-from atlas_ref.oracle.cases.tensors import (
-    COMPUTED_AT_TOKEN,
-    COTANGENTS,
-    PROJECTED,
-    RESULTS,
-    TOKEN,
-    bare,
-)
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LAYER, SEQUENCE_KEYS
+from atlas_ref.oracle.cases.tensors import COTANGENTS, RESULTS, bare
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.schema.deep import deep_contract, deep_definitions, deep_table
+from atlas_ref.oracle.schema.layers import layer_contracts, layer_tables
 from atlas_ref.oracle.subjects.levels.learned import GATES
-from atlas_ref.oracle.subjects.memory_tensors import rules_with
-from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, SEQUENCE_KEYS, Subject
+from atlas_ref.oracle.subjects.memory_tensors import (
+    COMPUTED_AT_TOKEN,
+    PROJECTED,
+    TOKEN,
+    rules_with,
+)
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with
