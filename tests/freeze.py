@@ -37,7 +37,7 @@ from typing import Any
 # The order of sums, and so the last bits, may change with the number of threads.
 os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "tests/data/freeze.json"

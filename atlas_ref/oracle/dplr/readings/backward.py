@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings import changes, of_formulas
+from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.dplr.readings.reading import RATES, Reading, Seen
+from atlas_ref.oracle.program import changes
 from tape import ops
 
 

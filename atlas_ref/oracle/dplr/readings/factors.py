@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from atlas_ref.oracle.dplr.readings import changes
 from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading, Seen
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

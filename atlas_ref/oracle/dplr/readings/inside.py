@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings import changes
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings import changes
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

@@ -13,9 +13,10 @@ from functools import partial
 import numpy as np
 
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings import calls, changes, forms
+from atlas_ref.oracle.dplr.readings import calls, forms
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
 from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 
