@@ -55,15 +55,23 @@ class Copy:
 
     def run(self, *words: Any) -> str:
         """What `atlas-ref` with these words prints, which must succeed."""
+        ran = self._ran(words)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def refused(self, *words: Any) -> str:
+        """The one line of `atlas-ref` with these words, which must be bad input."""
+        ran = self._ran(words)
+        assert (ran.returncode, ran.stdout) == (2, ""), ran.stdout + ran.stderr
+        return ran.stderr.strip()
+
+    def _ran(self, words: tuple[Any, ...]) -> subprocess.CompletedProcess[str]:
         code = "from atlas_ref.cli.main import main; main()"
-        environment = {**os.environ, "PYTHONPATH": str(self.room), "COLUMNS": "160"}
-        ran = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-c", code, *map(str, words)],
             cwd=self.room.parent,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(self.room), "COLUMNS": "160"},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout
