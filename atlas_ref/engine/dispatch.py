@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend import on_host
+from atlas_ref.backend.buffers import short_buffers
 from atlas_ref.backend.scratch import Arena, scratch
 from atlas_ref.backend.threads import in_threads, processors, slices
 from atlas_ref.engine.compiled import group as compiled_group
-from atlas_ref.engine.folded import backward as folded_backward
-from atlas_ref.engine.folded import forward as folded_forward
-from atlas_ref.engine.folded import layout as folded_layout
 from atlas_ref.engine.group.coefficients import Rows
 from atlas_ref.engine.group.cotangents import Cotangents, Into
 from atlas_ref.engine.group.layout import Arrays, End, Layout
@@ -50,7 +48,7 @@ def run(layout: Layout, inputs: Arrays, y: Array, *, keeps: bool) -> tuple[End, 
     """
 
     def masked(memories: slice) -> tuple[End, Any, Any]:
-        with scratch.arena() if keeps else scratch.frame() as arena:
+        with short_buffers(), scratch.arena() if keeps else scratch.frame() as arena:
             group = masked_forward.forward(layout, inputs.of(memories), rows.of(memories))
             if y is not None:
                 masked_forward.reads(layout, group, y[memories])
@@ -62,9 +60,6 @@ def run(layout: Layout, inputs: Arrays, y: Array, *, keeps: bool) -> tuple[End, 
         if end is not None:
             return end, None
     rows = masked_forward.rows_of(layout, inputs)
-    if folded_layout.takes(layout, rows):
-        folded = folded_forward.forward(layout, inputs, rows, partition, y, keeps=keeps)
-        return folded_layout.end(layout, folded), KeptResults(rows, [folded], []) if keeps else None
     ends, parts, arenas = zip(
         *in_threads([partial(masked, memories) for memories in partition]), strict=True
     )
@@ -88,35 +83,17 @@ def backward(
         thread_partition(layout, inputs),
     )
     rows = masked_forward.rows_of(layout, inputs) if kept is None else kept.rows
-    folds, d_rows = folded_layout.takes(layout, rows), masked_backward.row_cotangents(layout, rows)
-    if folds:
-        folded = (
-            folded_forward.forward(layout, inputs, rows, partition, None, keeps=True)
-            if kept is None
-            else kept.parts[0]
-        )
-    groups = [None] * len(partition) if folds or kept is None else kept.parts
+    d_rows = masked_backward.row_cotangents(layout, rows)
+    groups = [None] * len(partition) if kept is None else kept.parts
 
     def of_thread(memories: slice, group: Any) -> End:
-        return _rejoined(
-            [
-                of_part(part, group)
-                for part in (_halves(memories) if folds and not layout.running else [memories])
-            ]
-        )
-
-    def of_part(memories: slice, group: Any) -> End:
-        with scratch.frame():
+        with short_buffers(), scratch.frame():
             arrays, of_outputs, of_rows, some_into = (
                 inputs.of(memories),
                 cotangents.of(memories),
                 d_rows.of(memories),
                 into.of(memories),
             )
-            if folds:
-                return folded_backward.backward(
-                    layout, arrays, folded.of(memories), of_outputs, of_rows, some_into
-                )
             if group is None:
                 group = masked_forward.forward(layout, arrays, rows.of(memories))
             return masked_backward.backward(layout, arrays, group, of_outputs, of_rows, some_into)
@@ -145,20 +122,6 @@ def thread_partition(layout: Layout, inputs: Arrays) -> list[slice]:
         else min(processors(), B)
     )
     return slices(B, count)
-
-
-def _halves(memories: slice) -> list[slice]:
-    """The first and the second half of the memories, run one after the other in half the work
-    space.
-
-    A frozen reference takes few calls.
-    """
-    middle = (memories.start + memories.stop) // 2
-    return (
-        [memories]
-        if middle == memories.start
-        else [slice(memories.start, middle), slice(middle, memories.stop)]
-    )
 
 
 def _rejoined(ends: Sequence[End]) -> End:

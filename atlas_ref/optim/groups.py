@@ -5,27 +5,32 @@ Specified in specs/optim.md (OPTIM-26 to OPTIM-31).
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections import Counter
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref import backend
 from atlas_ref.messages import no_such
-from atlas_ref.optim import adamuon, adamw, flat, m3, module_of, muon, sgd, tensors
+from atlas_ref.optim import OPTIMISERS, module_of, tensors
 from atlas_ref.optim.clip import Config as Clip
 from atlas_ref.optim.clip import scaled
 from atlas_ref.optim.tensors import Tensors, settled
 from atlas_ref.types import Array, Count, Frozen
 
-Optimiser = Annotated[
-    sgd.Config | adamw.Config | flat.Config | muon.Config | adamuon.Config | m3.Config,
-    Field(discriminator="kind"),
-]
+if TYPE_CHECKING:
+    Optimiser = tensors.Settings
+else:  # the settings of any optimiser, told apart by their kind
+    Optimiser = Annotated[
+        functools.reduce(operator.or_, (each.module.Config for each in OPTIMISERS.values())),
+        Field(discriminator="kind"),
+    ]
 
 
 class Group(Frozen):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atlas_ref.optim import adamuon, adamw, clip, m3, muon
+from atlas_ref.optim import adamw, clip
 from atlas_ref.optim.groups import Config, Group
+from atlas_ref.optim.matrices import MatrixSettings
 from atlas_ref.optim.schedule import Schedule
 
 #: Parameters that are no hidden matrices, whatever their shape (OPTIM-32).
@@ -54,7 +55,7 @@ def atlas_rnn(*, rate: float = 1e-3, schedule: Schedule | None = None) -> Config
 
 
 def matrices(
-    hidden: muon.Config | adamuon.Config | m3.Config,
+    hidden: MatrixSettings,
     others: adamw.Config,
     *,
     limit: float | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref.messages import in_one_line
-from atlas_ref.optim import OPTIMISERS, clip, flat, groups, presets, sgd
+from atlas_ref.optim import DEFAULT, OPTIMISERS, clip, flat, groups, presets
 from atlas_ref.optim.schedule import Schedule
 from atlas_ref.train.settings import Settings
 
@@ -47,9 +47,10 @@ def schedule(settings: Settings) -> Schedule:
 
 def _groups(settings: Settings) -> groups.Config:
     own, falls = settings.optimiser, schedule(settings)
+    facts = OPTIMISERS[own.name]
     public = settings.model.model == "atlas-mag" and settings.model.memory
     decay = own.decay if own.decay is not None else 0.1 if public else 0.01
-    if own.hidden_rate is not None and own.name in ("adamw", "sgd"):
+    if own.hidden_rate is not None and not facts.matrices:
         raise ValueError(f"hidden_rate: {own.name} has one rate for all parameters")
     limit = clip.Config(limit=own.clip, eps=EPS) if own.clip else None
     rule = flat.Config(
@@ -60,15 +61,13 @@ def _groups(settings: Settings) -> groups.Config:
         in_place=True,
     )
     last: Any = rule
-    if own.name == "sgd":
-        last = sgd.Config(rate=own.rate, schedule=falls, decay=decay, decoupled=True)
-    if own.name in ("adamw", "sgd"):
-        found: tuple[groups.Group, ...] = (groups.Group(name=own.name, optimiser=last),)
+    if own.name != DEFAULT:
+        rate = (own.hidden_rate or HIDDEN_RATE) if facts.matrices else own.rate
+        last = facts.module.Config(rate=rate, schedule=falls, decay=decay, **(facts.run or {}))
+    if facts.matrices:
+        found, last = presets.matrices(last, rule).groups, rule
     else:
-        matrices = OPTIMISERS[own.name].Config(
-            rate=own.hidden_rate or HIDDEN_RATE, schedule=falls, decay=decay
-        )
-        found = presets.matrices(matrices, rule).groups
+        found = (groups.Group(name=own.name, optimiser=last),)
     if own.by_level:
         found = (*_levels(settings.model.periods, found, last), *found)
     if public:

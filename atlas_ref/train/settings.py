@@ -5,10 +5,11 @@ Specified in specs/train.md (TRAIN-7).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from atlas_ref.optim import DEFAULT, OF_RUNS
 from atlas_ref.types import Frozen
 
 #: Most of a size of a model or a batch, and of the tokens of a batch: more is a slip, and no
@@ -22,6 +23,10 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+if TYPE_CHECKING:
+    Name = str
+else:
+    Name = Literal[OF_RUNS]
 
 
 class Model(Frozen):
@@ -114,7 +119,7 @@ class Optimiser(Frozen):
     """The outer optimiser (TRAIN-9).
 
     Attributes:
-        name: of `optim.OPTIMISERS`; muon, adamuon and m3 take hidden matrices, AdamW the rest.
+        name: of `optim.OPTIMISERS`, which says which take hidden matrices, and AdamW the rest.
         rate, decay, clip: clip 0 for none. decay None is 0.1 for Atlas-MAG and 0.01 else.
         hidden_rate: of the matrices; None for 0.02.
         schedule, warmup, floor: warmup None is 1 % of the steps, at most 100.
@@ -122,7 +127,7 @@ class Optimiser(Frozen):
             gradients (TRAIN-24).
     """
 
-    name: Literal["adamw", "sgd", "muon", "adamuon", "m3"] = "adamw"
+    name: Name = DEFAULT
     rate: Positive = 1e-3
     hidden_rate: Positive | None = None
     decay: Number | None = None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
+import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +14,12 @@ import pytest
 
 from atlas_ref.cli.models.programs import PROGRAMS, beginning
 from atlas_ref.models import checkpoint, language_model
-from atlas_ref.models.public import formats, names
-from atlas_ref.models.public.formats import Format, Imported, Setting
+from atlas_ref.models.public import names
+from atlas_ref.models.public.importer import Importer
 from atlas_ref.models.public.names import Name, Table
 from atlas_ref.models.shapes import params_of
 from atlas_ref.storage import files
+from atlas_ref.types import Frozen
 from tape.nested import flatten
 from tests.support.models import MODELS, public_file
 
@@ -41,38 +41,30 @@ def _table() -> Table:
     }
 
 
-def _read(path: Any, given: Mapping[str, Any]) -> Imported:
-    metadata, tensors = formats.tensors_of(path)
-    told = formats.arguments_of(metadata, given)
-    names.check(_table(), {}, tensors)
-    return Imported(CONFIG, names.parameters(params_of(CONFIG), _table(), tensors), told)
+class Arguments(Frozen):
+    """What no tensor tells."""
+
+    window: int = 1
 
 
-def _write(path: Any, model: checkpoint.Checkpoint) -> dict[str, Any]:
-    if checkpoint.described(model.config) != checkpoint.described(CONFIG):
-        raise ValueError("toy has no such model")
-    its = dict(model.source.get("settings", {"window": 1}))
-    tensors = names.tensors_of(model.params, _table(), {})
-    files.write(
-        path, {formats.KEY: json.dumps(its)}, {k: np.asarray(x) for k, x in tensors.items()}
-    )
-    return its
-
-
-TOY = Format(
-    read=_read,
-    write=_write,
-    settings=lambda told: {
-        "window": Setting(told.get("window", 1), "given" if "window" in told else "default")
-    },
-    source=lambda told: {"from": "toy", "settings": {"window": told.get("window", 1)}},
+TOY = Importer(
+    program="toy",
+    arguments=Arguments,
+    tells=lambda tensors: {},
+    nearest=lambda described: {},
+    table=lambda told: _table(),
+    sizes=lambda settings: {},
+    config=lambda told, tensors: CONFIG,
+    like=lambda told, config: CONFIG,
+    effective=lambda told: ("window",),
+    always=lambda told: ("window",),
 )
 
 
 @pytest.fixture(autouse=True)
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("toy_files")
-    module.__dict__["FORMAT"] = TOY
+    module.__dict__["IMPORTER"] = TOY
     monkeypatch.setitem(sys.modules, "toy_files", module)
     monkeypatch.setitem(PROGRAMS, "toy", "toy_files")
     monkeypatch.chdir(tmp_path)
@@ -81,7 +73,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_project_of_the_list_has_files() -> None:
     assert {name for name in PROGRAMS if name != "toy"} == {"atlas-rnn", "atlas-mag"}
     for module in PROGRAMS.values():
-        assert isinstance(importlib.import_module(module).FORMAT, Format)
+        assert isinstance(importlib.import_module(module).IMPORTER, Importer)
 
 
 def test_a_second_project_is_imported_shown_and_exported(cli: Any) -> None:
@@ -122,7 +114,10 @@ def _leaves(params: Any) -> list[Any]:
 def test_a_model_of_one_project_need_not_be_one_of_another(cli: Any) -> None:
     checkpoint.save("ours", MODELS["memory levels"], language_model.init(MODELS["memory levels"]))
     ran = cli("model", "export", "ours", "--to", "toy", "-o", "out")
-    assert (ran.code, ran.err.strip()) == (2, "atlas-ref: ours: toy has no such model")
+    assert ran.code == 2
+    assert ran.err.startswith(
+        "atlas-ref: ours: toy has no such model: blocks.0.memory.levels.levels: "
+    )
     ran = cli("model", "export", "ours", "--to", "torch", "-o", "out")
     assert (ran.code, "--to torch: unknown; atlas-rnn, atlas-mag, toy are known" in ran.err) == (
         2,
@@ -134,3 +129,18 @@ def test_a_model_of_one_project_need_not_be_one_of_another(cli: Any) -> None:
 def test_a_shell_completes_names_of_projects() -> None:
     assert beginning("t") == ["toy"]
     assert beginning("atlas") == ["atlas-rnn", "atlas-mag"]
+
+
+@pytest.mark.clause("MODEL-12", "MAG-7")
+@pytest.mark.parametrize("program", ["atlas-rnn", "atlas-mag"])
+def test_any_model_is_one_of_a_project_or_refused_by_what_differs(program: str) -> None:
+    own = importlib.import_module(PROGRAMS[program]).IMPORTER
+    said = rf"{program} has no such model: \S.*|blocks\.0\.memory: none, {program} has one in each block"
+    refused = []
+    for config in MODELS.values():
+        try:
+            own.expressed(config)
+        except ValueError as error:
+            refused.append(str(error))
+    assert refused
+    assert [each for each in refused if not re.fullmatch(said, each)] == []

@@ -15,8 +15,6 @@ from atlas_ref import forms as parallel
 from atlas_ref.backend import threads as threads_module
 from atlas_ref.backend.scratch import Scratch, scratch
 from atlas_ref.engine import dispatch as engine_dispatch
-from atlas_ref.engine.folded import backward as folded_backward
-from atlas_ref.engine.folded import frozen, running
 from atlas_ref.engine.masked import backward as masked_backward
 from atlas_ref.engine.masked import forward as masked_forward
 from atlas_ref.forms import chunked, newton_schulz_blocks, scan
@@ -502,41 +500,36 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(
     assert differ == []
 
 
-@pytest.mark.clause("EXACT-20")
+@pytest.mark.clause("CHUNK-15")
 @pytest.mark.host("threads are the host's")
 @pytest.mark.parametrize("way", ["exact", "exact-titans", "exact-delta"])
 @pytest.mark.parametrize("threads", [2, 3, 4])
-def test_how_many_threads_fold_and_walk_changes_no_bit(
+def test_how_many_threads_run_the_memories_of_a_group_changes_no_bit(
     way: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that each do the intra-chunk part and the inter-chunk loop for their memories."""
     form, case = example(way, heads=5)
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
     monkeypatch.setattr(engine_dispatch, "processors", lambda: 1)
     want = both(case, form)
     monkeypatch.setattr(engine_dispatch, "processors", lambda: threads)
-    loops: list[tuple[int, int]] = []
-    folded: set[int] = set()
-    walk, fold = running.inter_chunk, running.intra_chunk
+    parts: list[tuple[int, int]] = []
+    callers: set[int] = set()
+    run = masked_forward.forward
 
-    def noted_walk(layout: Any, group: Any, *rest: Any) -> None:
-        loops.append((len(group.queries), threads_module._alone.callers))
-        walk(layout, group, *rest)
+    def noted(layout: Any, inputs: Any, rows: Any) -> Any:
+        parts.append((len(inputs.queries), threads_module._alone.callers))
+        callers.add(threading.get_ident())
+        return run(layout, inputs, rows)
 
-    def noted_fold(*args: Any) -> None:
-        folded.add(threading.get_ident())
-        fold(*args)
-
-    monkeypatch.setattr(running, "inter_chunk", noted_walk)
-    monkeypatch.setattr(running, "intra_chunk", noted_fold)
+    monkeypatch.setattr(masked_forward, "forward", noted)
     assert both(case, form) == want
-    assert {count for count, _ in loops} == {
+    assert {count for count, _ in parts} == {
         each.stop - each.start for each in threads_module.slices(5, threads)
     }
-    assert all(callers > 0 for _, callers in loops), (
+    assert all(callers_of > 0 for _, callers_of in parts), (
         "the BLAS computes each product on the thread that asks for it"
     )
-    assert len(folded) > 1
+    assert len(callers) > 1
 
 
 class Interrupted(Exception):
@@ -550,11 +543,9 @@ class Interrupted(Exception):
         ("chunkwise-carry", masked_forward, "left_factors"),
         ("chunkwise-carry", masked_forward, "pass_on"),
         ("chunkwise-carry", masked_backward, "_through_ends"),
-        ("chunkwise-carry", frozen, "older"),
-        ("chunkwise-carry", folded_backward, "older"),
-        ("exact", running, "side_by_side"),
-        ("exact", running, "inter_chunk"),
-        ("exact", folded_backward, "through_ends"),
+        ("exact", masked_forward, "side_by_side"),
+        ("exact", masked_forward, "scale_residuals"),
+        ("exact", masked_backward, "through_rows"),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
@@ -562,7 +553,7 @@ class Interrupted(Exception):
 def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
     threads: int, way: str, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form, case = example(way, per_dimension_gates=module in (masked_forward, masked_backward))
+    form, case = example(way)
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
     monkeypatch.setattr(engine_dispatch, "processors", lambda: threads)
     want = both(case, form)

@@ -13,7 +13,8 @@ from atlas_ref.blocks import lmm
 from atlas_ref.layers import convention, memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
-from atlas_ref.models import atlas_rnn_files, checkpoint, import_atlas_rnn, language_model
+from atlas_ref.models import checkpoint, import_atlas_rnn, language_model
+from atlas_ref.models.atlas_rnn_files import IMPORTER
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.trace import traced
 from atlas_ref.oracle.sweep.log import Log
@@ -184,7 +185,7 @@ def _write_models(folder: Path) -> None:
         config = import_atlas_rnn.model_config(given)
         file = f"{name}.safetensors"
         model = checkpoint.Checkpoint(config, language_model.init(config), {})
-        atlas_rnn_files.save(folder / "public" / file, model)
+        IMPORTER.write(folder / "public" / file, model)
         checkpoint.save(folder / "model" / file, config, model.params)
     for name, levels in LEVELS.items():
         own = memory.configured(convention.resolve("titans"), levels)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from atlas_ref.models import atlas_mag, checkpoint, language_model
-from atlas_ref.models.atlas_mag import files as atlas_mag_files
-from atlas_ref.models.atlas_mag.told import told
+from atlas_ref.models.atlas_mag.files import IMPORTER
+from atlas_ref.models.public.importer import Told
 from atlas_ref.storage import files
 from tests.support.close import Tolerance, assert_close
 from tests.support.layers import recorded
@@ -34,8 +34,8 @@ def test_a_recorded_model_computes_its_logits_and_comes_back(
     tensors = {key: each.astype(dtype) for key, each in tensors.items()}
     head = {"lm_head.weight": tensors["tok_emb.weight"]}
     file = written(tmp_path / "public", tensors | head, own)
-    found = atlas_mag_files.read(file)
-    source = atlas_mag_files.source(found.told)
+    found = IMPORTER.read(file)
+    source = IMPORTER.source(found.told)
     checkpoint.save(
         tmp_path / "ours", found.config, found.params, source=source, initial=found.initial
     )
@@ -48,7 +48,7 @@ def test_a_recorded_model_computes_its_logits_and_comes_back(
         start = language_model.start(ours.config, 2, initial=ours.initial)
         _, logits = language_model.apply(ours.config, ours.params, start, ids[:, :-1])
         assert_close("logits", logits, want, SINGLE)
-    its = atlas_mag_files.save(tmp_path / "back", ours)
+    its = IMPORTER.write(tmp_path / "back", ours)
     metadata, back = files.read(tmp_path / "back")
     assert json.loads(metadata["config"]) == its
     assert {key: its.get(key, x) for key, x in own.items()} == own
@@ -56,7 +56,7 @@ def test_a_recorded_model_computes_its_logits_and_comes_back(
     for key, array in (tensors | head).items():
         assert (back[key].dtype, back[key].shape) == (array.dtype, array.shape)
         assert back[key].tobytes() == array.tobytes(), key
-    again = atlas_mag_files.read(tmp_path / "back")
+    again = IMPORTER.read(tmp_path / "back")
     assert (again.config, again.params) == (found.config, found.params)
 
 
@@ -64,7 +64,7 @@ def made(**changes: Any) -> tuple[atlas_mag.Settings, Tensors]:
     """Settings and the tensors of a state_dict, from a model of ours."""
     settings = SETTINGS.replaced(**changes)
     config = atlas_mag.model(settings)
-    return settings, atlas_mag_files.state_dict(config, drawn(language_model, config, 2))
+    return settings, IMPORTER.state_dict(config, drawn(language_model, config, 2))
 
 
 @pytest.mark.clause("MAG-7", "MODEL-14")
@@ -84,7 +84,7 @@ def test_tensors_tell_the_settings(changes: Tensors) -> None:
     own, tensors = made(**changes)
     stated = {"omega_decay_base": 0.8, "attn_window_size": 4}
     stated |= {"ttl_eta": 0.05, "ttl_theta": 0.7, "ttl_alpha": 0.95}
-    found = told(tensors, stated)
+    found = IMPORTER.told(tensors, stated)
     if own.has_memory:
         assert found.settings == own
     else:
@@ -92,8 +92,8 @@ def test_tensors_tell_the_settings(changes: Tensors) -> None:
     by_default = {name for name, by in found.by.items() if by == "default"}
     free = {"ttl_enabled", "ttl_ns_iters", "ttl_adaptive_eta", "training"}
     assert by_default == (free if own.has_memory else set())
-    config, params, initial = atlas_mag_files.model_from(tensors, found.settings)
-    back = atlas_mag_files.state_dict(config, params, initial)
+    config, params, initial = IMPORTER.model_from(tensors, found)
+    back = IMPORTER.state_dict(config, params, initial)
     for name, array in tensors.items():
         assert back[name].tobytes() == array.tobytes(), name
 
@@ -101,11 +101,13 @@ def test_tensors_tell_the_settings(changes: Tensors) -> None:
 @pytest.mark.clause("MAG-7")
 def test_arguments_tell_what_no_tensor_tells_and_an_ignored_one_does_nothing() -> None:
     _, tensors = made()
-    found = told(tensors, {"ttl_eta": 0.5, "layer_pattern": "mag", "dim": 8, "poly_rank": 5})
+    found = IMPORTER.told(
+        tensors, {"ttl_eta": 0.5, "layer_pattern": "mag", "dim": 8, "poly_rank": 5}
+    )
     assert (found.settings.ttl_eta, found.by["ttl_eta"]) == (0.5, "given")
     assert (found.by["dim"], found.by["ttl_theta"]) == ("shapes", "default")
     _, whole = made(poly_rank=0)
-    assert told(whole, {"poly_rank": 512}).settings.rank is None
+    assert IMPORTER.told(whole, {"poly_rank": 512}).settings.rank is None
 
 
 @pytest.mark.clause("MODEL-16")
@@ -118,8 +120,8 @@ def test_weights_that_a_model_starts_from_are_its_parameters_there() -> None:
     for each in state.blocks:
         own = each.memory.levels.states[0]
         initial.append({"weights": dict(own.weights), "momentum": dict(own.momentum)})
-    tensors = atlas_mag_files.state_dict(config, params, tuple(initial))
-    again = atlas_mag_files.model_from(tensors, settings)
+    tensors = IMPORTER.state_dict(config, params, tuple(initial))
+    again = IMPORTER.model_from(tensors, Told(settings))
     start = language_model.start(again[0], initial=again[2])
     _, logits = language_model.apply(*again[:2], start, ids)
     _, want = language_model.apply(config, params, state, ids)
@@ -200,7 +202,7 @@ def test_a_wrong_state_dict_is_one_line_that_names_it(name: str, tmp_path: Path)
         edit(tensors)
     file = written(tmp_path / "public", tensors)
     with pytest.raises(ValueError) as found:
-        atlas_mag_files.read(file, given)
+        IMPORTER.read(file, given)
     assert str(found.value).startswith(f"{file}: ")
     assert says in str(found.value)
     assert "\n" not in str(found.value)
@@ -240,6 +242,6 @@ def test_a_model_that_the_code_does_not_have_is_refused_by_the_setting(
     config = build()
     model = checkpoint.Checkpoint(config, language_model.init(config), {})
     with pytest.raises(ValueError) as found:
-        atlas_mag_files.save(tmp_path / "out", model)
+        IMPORTER.write(tmp_path / "out", model)
     assert says in str(found.value)
     assert not (tmp_path / "out").exists()

@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 
 from atlas_ref.layers import rotary
-from atlas_ref.models import (
-    atlas_rnn_files,
-    atlas_rnn_settings,
-    checkpoint,
-    import_atlas_rnn,
-    language_model,
-)
+from atlas_ref.models import checkpoint, import_atlas_rnn, language_model
+from atlas_ref.models.atlas_rnn_files import IMPORTER
 from atlas_ref.models.import_atlas_rnn import Settings
+from atlas_ref.models.public.importer import Told
 from atlas_ref.storage import files
 from tests.support.close import Tolerance, assert_close
 from tests.support.layers import recorded
@@ -45,8 +41,8 @@ def test_every_recorded_model_is_here() -> None:
 def test_a_recorded_model_computes_its_logits_and_comes_back(name: str, tmp_path: Path) -> None:
     record, tensors = recorded(name), public(name)
     file = public_file(tmp_path / "public", tensors, {"config": json.dumps(arguments(record))})
-    config, params, told, _ = atlas_rnn_files.read(file)
-    checkpoint.save(tmp_path / "ours", config, params, source=atlas_rnn_files.source(told))
+    config, params, told, _ = IMPORTER.read(file)
+    checkpoint.save(tmp_path / "ours", config, params, source=IMPORTER.source(told))
     ours = checkpoint.read(tmp_path / "ours")
     assert (ours.config, ours.params) == (config, params)
     ids = record.tensors["in/ids"]
@@ -55,7 +51,7 @@ def test_a_recorded_model_computes_its_logits_and_comes_back(name: str, tmp_path
     within = SINGLE if "float32" in name else DOUBLE
     assert_close("logits", logits, record.tensors["out/logits"], within)
 
-    atlas_rnn_files.save(tmp_path / "back", ours)
+    IMPORTER.write(tmp_path / "back", ours)
     _, back = files.read(tmp_path / "back")
     dummies = {each for each in back if each.endswith("._dummy")}
     assert len(dummies) == len(config.blocks)
@@ -64,7 +60,7 @@ def test_a_recorded_model_computes_its_logits_and_comes_back(name: str, tmp_path
     for each, array in tensors.items():
         assert (back[each].dtype, back[each].shape) == (array.dtype, array.shape)
         assert back[each].tobytes() == array.tobytes(), each
-    again = atlas_rnn_files.read(tmp_path / "back")
+    again = IMPORTER.read(tmp_path / "back")
     assert (again.config, again.params) == (config, params)
 
 
@@ -73,7 +69,7 @@ def made(tmp_path: Path, **settings: Any) -> tuple[Settings, dict[str, Any]]:
     sizes: dict[str, Any] = {"dim": 6, "dim_head": 4, "heads": 2, "vocab": 5, "depth": 2}
     own = Settings(**sizes | settings)
     config = import_atlas_rnn.model_config(own)
-    return own, atlas_rnn_files.state_dict(config, language_model.init(config, 2), own)
+    return own, IMPORTER.state_dict(config, language_model.init(config, 2), told=Told(own))
 
 
 @pytest.mark.clause("MODEL-12")
@@ -89,7 +85,7 @@ def made(tmp_path: Path, **settings: Any) -> tuple[Settings, dict[str, Any]]:
 )
 def test_shapes_tell_the_settings(settings: dict[str, Any], tmp_path: Path) -> None:
     own, tensors = made(tmp_path, **settings)
-    told = atlas_rnn_settings.told(tensors, {})
+    told = IMPORTER.told(tensors, {})
     assert told.settings.replaced(ff_mult=own.ff_mult) == own
     assert told.settings.d_inner == own.d_inner
     by_default = {"conv", "omega_window", "poly_mode", "poly_degree", "scan_chunk_len"}
@@ -102,7 +98,7 @@ def test_shapes_tell_the_settings(settings: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.clause("MODEL-12")
 def test_arguments_tell_what_no_shape_tells(tmp_path: Path) -> None:
     given = {"window_size": 9, "num_tokens": 5, "mem_chunk_size": 4, "ff_mult": 4, "heads": 2}
-    told = atlas_rnn_settings.told(made(tmp_path)[1], given)
+    told = IMPORTER.told(made(tmp_path)[1], given)
     assert (told.settings.window_size, told.by["window_size"]) == (9, "given")
     assert (told.by["vocab"], told.by["heads"]) == ("shapes", "shapes")
 
@@ -115,41 +111,41 @@ def test_tensors_that_the_public_code_does_not_read_come_back_as_zeros(tmp_path:
         for name, array in tensors.items()
         if name.endswith(("_dummy", "phi.proj"))
     }
-    config, params = atlas_rnn_files.model_from(tensors, own)
+    config, params, _ = IMPORTER.model_from(tensors, Told(own))
     assert config.blocks[0].memory.levels.levels[0].config.feature_map.kind == "identity"
-    back = atlas_rnn_files.state_dict(config, params, own)
+    back = IMPORTER.state_dict(config, params, told=Told(own))
     assert back.keys() == tensors.keys()
     for name, array in back.items():
         zeros = name.endswith(("_dummy", "phi.proj"))
         assert np.array_equal(array, np.zeros_like(array) if zeros else tensors[name]), name
-    assert "layers.0.memory.phi.proj" not in atlas_rnn_files.state_dict(config, params)
+    assert "layers.0.memory.phi.proj" not in IMPORTER.state_dict(config, params)
 
 
 @pytest.mark.clause("MODEL-12")
 def test_a_stated_base_may_be_that_of_the_frequencies(tmp_path: Path) -> None:
     own, tensors = made(tmp_path, rotary_base=5000)
     file = public_file(tmp_path / "public", tensors)
-    model = atlas_rnn_files.read(file, {"rotary_base": 5000})
+    model = IMPORTER.read(file, {"rotary_base": 5000})
     assert model.told.settings.rotary_base == own.rotary_base
     names = [name for name in tensors if name.endswith("freqs")]
     half = {name: tensors[name].astype(np.float32).view(np.uint32) for name in names}
     cut = {name: ((bits + 0x8000) & 0xFFFF0000).view(np.float32) for name, bits in half.items()}
     tensors |= {name: cut[name].astype(tensors[name].dtype) for name in names}
     file = public_file(tmp_path / "rounded to bfloat16", tensors)
-    atlas_rnn_files.read(file, {"rotary_base": 5000})
+    IMPORTER.read(file, {"rotary_base": 5000})
     with pytest.raises(ValueError, match="has frequencies of another base"):
-        atlas_rnn_files.read(file, {"rotary_base": 5050})
+        IMPORTER.read(file, {"rotary_base": 5050})
 
 
 @pytest.mark.clause("MODEL-12")
 def test_frequencies_become_settings_of_each_block(tmp_path: Path) -> None:
     own, tensors = made(tmp_path)
     tensors["layers.1.attention.rotary_emb.freqs"] = np.array([0.5, 0.25])
-    config, params = atlas_rnn_files.model_from(tensors, own)
+    config, params, _ = IMPORTER.model_from(tensors, Told(own))
     assert config.blocks[1].attention.rotary.frequencies == (0.5, 0.25)
     first = rotary.frequencies(config.blocks[0].attention.rotary)
     assert first.tolist() == tensors["layers.0.attention.rotary_emb.freqs"].tolist()
-    back = atlas_rnn_files.state_dict(config, params)
+    back = IMPORTER.state_dict(config, params)
     assert back["layers.1.attention.rotary_emb.freqs"].tolist() == [0.5, 0.25]
 
 
@@ -287,7 +283,7 @@ def test_a_wrong_state_dict_is_one_line_that_names_it(name: str, tmp_path: Path)
         edit(tensors)
     file = public_file(tmp_path / "public", tensors)
     with pytest.raises(ValueError) as found:
-        atlas_rnn_files.read(file, given)
+        IMPORTER.read(file, given)
     assert str(found.value).startswith(f"{file}: ")
     assert says in str(found.value)
     assert "\n" not in str(found.value)
@@ -312,7 +308,7 @@ def test_wrong_metadata_are_one_line(
 ) -> None:
     file = public_file(tmp_path / "public", made(tmp_path)[1], metadata)
     with pytest.raises(ValueError, match=says) as found:
-        atlas_rnn_files.read(file, given)
+        IMPORTER.read(file, given)
     assert "\n" not in str(found.value)
 
 
@@ -323,22 +319,22 @@ def test_a_pickle_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:
     (tmp_path / "old.pt").write_bytes(pickle.dumps({"embed.weight": [0.0]}, protocol=2))
     for name in ("archive.pt", "old.pt"):
         with pytest.raises(ValueError, match="is a pickle") as found:
-            atlas_rnn_files.read(tmp_path / name)
+            IMPORTER.read(tmp_path / name)
         assert "safetensors.torch.save_file(torch.load(FILE, weights_only=True)" in str(found.value)
     # a header of 640 bytes begins as a pickle does
     (tmp_path / "file").write_bytes((640).to_bytes(8, "little") + b"{" + bytes(8))
     with pytest.raises(ValueError, match="not a whole safetensors file"):
-        atlas_rnn_files.read(tmp_path / "file")
+        IMPORTER.read(tmp_path / "file")
     with pytest.raises(ValueError, match="no such file"):
-        atlas_rnn_files.read(tmp_path / "absent")
+        IMPORTER.read(tmp_path / "absent")
 
 
 @pytest.mark.clause("MODEL-12")
 def test_memories_alone_have_no_block(tmp_path: Path) -> None:
     name = "atlas_rnn_lm_memory_only"
     with pytest.raises(ValueError, match="block_type: the tensors are those of memories alone"):
-        atlas_rnn_settings.told(public(name), {"block_type": "mag", "omega_window": 3})
-    told = atlas_rnn_settings.told(public(name), {"omega_window": 3})
+        IMPORTER.told(public(name), {"block_type": "mag", "omega_window": 3})
+    told = IMPORTER.told(public(name), {"omega_window": 3})
     assert told.memory_only
     assert "block_type" not in told.by
 
@@ -386,15 +382,15 @@ MAG = _public()
 )
 def test_a_model_that_public_code_does_not_have_is_refused(config: Any, says: str) -> None:
     with pytest.raises(ValueError, match="atlas-rnn has") as found:
-        atlas_rnn_settings.expressed(config)
+        IMPORTER.expressed(config)
     assert says in str(found.value)
 
 
 @pytest.mark.clause("MODEL-12")
 def test_an_export_has_the_arguments_of_the_constructor(tmp_path: Path) -> None:
     config = _public(window_size=9, conv="causal", omega_window=3)
-    told = atlas_rnn_settings.expressed(config)
-    assert atlas_rnn_files.arguments(told) == {
+    told = IMPORTER.expressed(config)
+    assert IMPORTER.stated_by(told) == {
         **{"num_tokens": 5, "dim": 6, "depth": 2, "block_type": "mag", "window_size": 9},
         **{"dim_head": 4, "heads": 2, "ff_mult": 4.0, "num_persist_mem_tokens": 0},
         **{"omega_window": 3, "use_omega_gate": False, "use_momentum": True, "poly_degree": 1},
@@ -402,13 +398,13 @@ def test_an_export_has_the_arguments_of_the_constructor(tmp_path: Path) -> None:
     }
     params = language_model.init(config).replaced(head=None)
     with pytest.raises(ValueError, match=r"^head: missing"):
-        atlas_rnn_files.state_dict(config, params)
+        IMPORTER.state_dict(config, params)
 
 
 @pytest.mark.clause("MODEL-12")
 def test_settings_that_a_model_came_from_hold_only_while_they_fit() -> None:
     own = Settings(dim=6, dim_head=4, heads=2, vocab=5, depth=2, ff_mult=4.1)
     config = import_atlas_rnn.model_config(own)
-    assert atlas_rnn_settings.expressed(config, own).settings == own
+    assert IMPORTER.expressed(config, own).settings == own
     other = own.replaced(window_size=7)
-    assert atlas_rnn_settings.expressed(config, other).settings.window_size == 64
+    assert IMPORTER.expressed(config, other).settings.window_size == 64

@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 
 from atlas_ref.models import language_model
-from atlas_ref.optim import adamuon, adamw, groups, m3, muon, presets, sgd
+from atlas_ref.optim import OF_MATRICES, OPTIMISERS, adamw, groups, muon, presets, sgd
 from atlas_ref.optim.schedule import Schedule
 from tape import value_and_grad
 from tests.support.models import MODELS
 from tests.support.optimised import drawn
 
-HIDDEN = {
-    "muon": muon.Config(rate=0.02),
-    "adamuon": adamuon.Config(rate=0.02),
-    "m3": m3.Config(rate=0.02),
-}
+HIDDEN = {name: OPTIMISERS[name].module.Config(rate=0.02) for name in OF_MATRICES}
 #: Last parts of the names of hidden matrices, but for those that lead back to the model.
 OF_LAYERS = ("W_qkv", "W_in", "W_K", "W_V", "W_Q", "W", "W_pool")
 

@@ -25,8 +25,8 @@ from tests.support.standin import array as standin
 CONFIGS: dict[str, Any] = {
     "sgd": sgd.Config(rate=0.1, schedule=FALLS, momentum=0.9, decay=0.1),
     **{
-        name: module.Config(rate=0.1, schedule=FALLS, decay=0.1)
-        for name, module in OPTIMISERS.items()
+        name: each.module.Config(rate=0.1, schedule=FALLS, decay=0.1)
+        for name, each in OPTIMISERS.items()
         if name != "sgd"
     },
 }
@@ -216,7 +216,7 @@ def test_a_state_of_other_parameters_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("settings", [{"rate": -0.1}, {"rate": 0.1, "decay": -1.0}, {}])
 def test_a_rate_is_needed_and_none_is_negative(kind: str, settings: Any) -> None:
     with pytest.raises(ValidationError, match=r"rate|decay"):
-        OPTIMISERS[kind].Config(**settings)
+        OPTIMISERS[kind].module.Config(**settings)
 
 
 @pytest.mark.clause("OPTIM-6")

@@ -9,9 +9,9 @@ from atlas_ref.cli.models.files import bad_input
 from atlas_ref.messages import meant
 
 if TYPE_CHECKING:
-    from atlas_ref.models.public.formats import Format
+    from atlas_ref.models.public.importer import Importer
 
-#: Name of a project -> the module with its `FORMAT`, whose docstring says what it must provide; it
+#: Name of a project -> the module with its `IMPORTER`, whose class says what it must provide; it
 #: is imported at its use, since it loads every rule.
 PROGRAMS: dict[str, str] = {
     "atlas-rnn": "atlas_ref.models.atlas_rnn_files",
@@ -27,7 +27,7 @@ def beginning(incomplete: str) -> list[str]:
     return [name for name in PROGRAMS if name.startswith(incomplete)]
 
 
-def format_of(program: str, option: str) -> Format:
+def format_of(program: str, option: str) -> Importer:
     """The files of a project (MODEL-13).
 
     Args:
@@ -40,5 +40,5 @@ def format_of(program: str, option: str) -> Format:
         if program not in PROGRAMS:
             known = f"{', '.join(PROGRAMS)} {'is' if len(PROGRAMS) == 1 else 'are'} known"
             raise ValueError(f"{option} {program}: unknown; {known}{meant(program, PROGRAMS)}")
-    own: Format = importlib.import_module(PROGRAMS[program]).FORMAT
+    own: Importer = importlib.import_module(PROGRAMS[program]).IMPORTER
     return own

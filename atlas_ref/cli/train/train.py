@@ -15,6 +15,7 @@ from atlas_ref.cli import options, output
 from atlas_ref.cli.models.files import bad_input
 from atlas_ref.cli.train import flags, progress
 from atlas_ref.cli.train import settings as of_options
+from atlas_ref.optim import DEFAULT, OF_MATRICES, OF_RUNS
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +25,10 @@ def register(app: typer.Typer) -> None:
 
 def _one(*names: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, show_default=False, **more)
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 Words = list[str] | None
@@ -75,9 +80,9 @@ def train(
     mixture: Annotated[str | None, _one("--mixture", text="smollm-corpus: its subsets below --data.")] = None,
     subsets: Annotated[str | None, _one("--subsets", text="Those that are taken, with commas.")] = None,
     weights: Annotated[str | None, _one("--weights", "--subset-weights", text="One for each --data or subset, with commas.")] = None,
-    optimiser: Annotated[str | None, _one("--optimiser", text="adamw, sgd, muon, adamuon or m3. adamw.")] = None,
+    optimiser: Annotated[str | None, _one("--optimiser", text=f"{_either(OF_RUNS)}. {DEFAULT}.")] = None,
     rate: Annotated[float | None, _one("--lr", text="Rate. 0.001.", min=0)] = None,
-    hidden_rate: Annotated[float | None, _one("--matrix-lr", text="Of muon, adamuon, m3. 0.02.", min=0)] = None,
+    hidden_rate: Annotated[float | None, _one("--matrix-lr", text=f"Of {', '.join(OF_MATRICES)}. 0.02.", min=0)] = None,
     decay: Annotated[float | None, _one("--weight-decay", text="0.01; of atlas-mag 0.1.", min=0)] = None,
     clip: Annotated[float | None, _one("--grad-clip", text="Largest norm of gradients, 0 for any. 1.", min=0)] = None,
     schedule: Annotated[str | None, _one("--schedule", text="cosine, linear or constant. cosine.")] = None,

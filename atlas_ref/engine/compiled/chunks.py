@@ -1,7 +1,7 @@
 """The inter-chunk loop over all chunks of one memory, compiled; plain twin:
 `atlas_ref.forms.chunked_plain`.
 
-The same as `atlas_ref.engine.folded.frozen` up to rounding. Every chunk goes from its coefficients
+The same as `atlas_ref.engine.masked.forward` up to rounding. Every chunk goes from its coefficients
 to its end before the next one begins: nothing of a chunk but its state and its reads leaves the
 cache. Specified in specs/chunkwise.md (CHUNK-4, CHUNK-6 to CHUNK-8).
 """

@@ -15,7 +15,6 @@ import numpy as np
 from atlas_ref.backend import compiled
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.backend.threads import in_threads
-from atlas_ref.engine.folded.frozen import older
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.types import Array
 
@@ -63,7 +62,7 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
     S = _transposed(inputs.S) if has_momentum else M
     reference = _transposed(inputs.reference) if layout.keeps_reference else np.zeros_like(M)
     arrivals = _arrivals(inputs) if layout.carry else reference  # which is then not looked at
-    from_before = older(layout, 0) if layout.carry else 0
+    from_before = layout.older(0) if layout.carry else 0
     fixed = (
         layout.chunk,
         from_before,

@@ -50,6 +50,13 @@ class Layout(NamedTuple):
     def columns(self) -> int:
         return self.chunk * self.window if self.running else self.chunk + self.window - 1
 
+    def older(self, first: int) -> int:
+        """Number of window tokens before a chunk where the reference may change that belong to older
+        spans (WINDOW-13).
+        """
+        h = self.window - 1
+        return h - min(h, self.position if first == 0 else 0)
+
     @property
     def keeps_reference(self) -> bool:
         return self.reference == "frozen" or self.read == "reference"

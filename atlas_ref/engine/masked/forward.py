@@ -209,9 +209,7 @@ def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
 
     Source: WINDOW-13.
     """
-    h = layout.window - 1
-    # tokens of older spans before the run
-    before = h - min(h, layout.position if first == 0 else 0)
+    before = layout.older(first)
     counts = [(k, before - (k - first) * layout.chunk) for k in range(first, last)]
     return [(k, count) for k, count in counts if count > 0]
 

@@ -1,183 +1,252 @@
-"""Models of Atlas-MAG from their state_dict in a safetensors file, and back.
+"""Files of Atlas-MAG as tables: what tells each argument of its constructor, both ways.
 
 Specified in specs/atlas_mag.md (MAG-6, MAG-7).
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from atlas_ref import backend
-from atlas_ref.messages import first_problem
-from atlas_ref.models import checkpoint, language_model
-from atlas_ref.models.atlas_mag import configs
-from atlas_ref.models.atlas_mag import names as own_names
+from atlas_ref.layers import feed_forward
+from atlas_ref.models import language_model
+from atlas_ref.models.atlas_mag import configs, names
 from atlas_ref.models.atlas_mag.settings import Settings
-from atlas_ref.models.atlas_mag.told import Told, expressed, told
 from atlas_ref.models.initial import Initial
-from atlas_ref.models.public import formats, names
-from atlas_ref.models.public.formats import Format, Imported, Setting
-from atlas_ref.storage import files
-from atlas_ref.types import read_only
-from tape import plain
+from atlas_ref.models.public.importer import Importer, Told
+from atlas_ref.models.public.tells import (
+    UNTOLD,
+    Fact,
+    Near,
+    Tell,
+    Tells,
+    facts,
+    layers,
+    read_off,
+    shape,
+)
 
 Tensors = Mapping[str, Any]
 
-#: Settings of ours that are no arguments of the public constructor.
-CONSTANTS = ("persistent_factor", "persistent_size")
+#: Why a tensor is needed.
+WHY = "it tells the settings"
+
+#: Settings that have an effect without memories.
+OF_ATTENTION = (
+    *("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion", "disable_memory"),
+    "attn_window_size",
+)
+
+#: Arguments that an export has even at their defaults.
+ALWAYS = (
+    *("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion"),
+    *("disable_memory", "poly_degree", "poly_rank"),
+    *(name for name in Settings.model_fields if name.startswith("ttl_")),
+)
+
+# -- what tensors tell -----------------------------------------------------------------------------
 
 
-def model_from(
-    tensors: Tensors, settings: Settings
-) -> tuple[language_model.Config, language_model.Params, Initial]:
-    """A model from the tensors of a public state_dict (MAG-6).
+def _heads(d_head: int, known: Mapping[str, Any], name: str) -> int:
+    if known["dim"] % d_head:
+        raise ValueError(f"{name}: {d_head} of a head, but dim is {known['dim']}")
+    return int(known["dim"] // d_head)
 
-    Raises:
-        ValueError: names tensors that are missing, unknown, misshapen or not finite.
-    """
-    names.check(own_names.state_dict(settings), own_names.sizes(settings), tensors)
-    try:
-        config = configs.model(settings, frequencies="float32")
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
-    place = backend.current().from_host
-    own = {name: read_only(place(each)) for name, each in tensors.items()}
-    params = configs.parameters(settings, own)
+
+def _expansion(inner: int, known: Mapping[str, Any], name: str) -> int:
+    """The whole expansion of so many hidden entries of a feed-forward."""
+    dim = known["dim"]
+    near = inner * 3 // (2 * dim)
+    for each in range(max(1, near), near + 3):
+        if feed_forward.inner(dim, each) == inner:
+            return each
+    raise ValueError(f"{name}: {inner} rows, no memory_expansion of dim {dim} has so many")
+
+
+def _degree(features: int, known: Mapping[str, Any], name: str) -> int:
+    return 1 if features == known["dim"] // known["n_heads"] else 2
+
+
+#: What tells the arguments of every model.
+OF_MODEL: Tells = {
+    "vocab_size": Tell("tok_emb.weight", 2),
+    "dim": Tell("tok_emb.weight", 2, axis=1),
+    "n_heads": Tell("blocks.0.qkv.q_norm.weight", 1, setting=_heads),
+    "memory_expansion": Tell("blocks.0.ffn.w1.weight", 2, setting=_expansion),
+    "n_layers": layers("blocks."),
+    "disable_memory": Tell("blocks.0.memory.", setting=lambda there, *_: not there),
+}
+
+#: What the memory of the first block and its buffers tell.
+OF_MEMORY: Tells = {
+    "poly_degree": Tell("blocks.0.memory.poly_norm.weight", 1, setting=_degree),
+    "gate_hidden": Tell("blocks.0.gamma_gate.gate.0.weight", 2),
+    "omega_context_window": Tell("blocks.0.qk_memory.decay_weights", 1),
+    "poly_rank": Tell("blocks.0.memory.poly_compress.weight", 2, absent=0),
+    "memory_mlp": Tell(
+        "blocks.0.memory.w3.weight", setting=lambda there, *_: "geglu" if there else "gelu"
+    ),
+}
+
+
+def tells(tensors: Tensors) -> dict[str, Fact]:
+    """All that tensors tell (MAG-7)."""
+    found = facts(OF_MODEL, tensors, why=WHY)
+    if found["disable_memory"].value:
+        return found
+    found = facts(OF_MEMORY, tensors, found, why=WHY)
+    return found | {
+        name: Fact(value) for name, value in _constants(tensors, found["dim"].value).items()
+    }
+
+
+def _constants(tensors: Tensors, dim: int) -> dict[str, float]:
+    """P = factor I and n_0 = size dim, the same in every block, as nothing trains them."""
+    found = {}
+    for name, unit in (("m_persistent", np.eye(dim)), ("norm_persistent", np.ones(()))):
+        first = f"blocks.0.qk_memory.{name}"
+        lengths = shape(tensors, first, unit.ndim, WHY)
+        if lengths != unit.shape:
+            raise ValueError(f"{first}: shape {lengths}, expected {unit.shape}")
+        number = found[name] = float(tensors[first].flat[0])
+        for key, each in tensors.items():
+            if not key.endswith(f".qk_memory.{name}"):
+                continue
+            want = (number * unit).astype(each.dtype)
+            if each.shape != want.shape or not np.array_equal(each, want):
+                said = f"{float(np.ravel(each)[0]):g}, but block 0 has {number:g}"
+                if unit.ndim:
+                    said = (
+                        f"no multiple of the unit matrix by {number:g}, as the public code has it"
+                    )
+                raise ValueError(f"{key}: {said}")
+    size = found["norm_persistent"] / dim
+    return {"persistent_factor": found["m_persistent"], "persistent_size": size}
+
+
+def _refuse(settings: Settings | None, given: Tensors, found: Tensors, tensors: Tensors) -> None:
+    if (
+        settings is not None
+        and settings.has_memory
+        and settings.compressed
+        and not found["poly_rank"]
+    ):
+        raise ValueError(f"poly_rank: {settings.poly_rank}, but the tensors have none")
+
+
+# -- what our settings tell ------------------------------------------------------------------------
+
+_MEMORY, _RULE = "blocks.0.memory", "blocks.0.memory.levels.levels.0.config"
+
+
+def _if_any(value: Any, described: Any) -> Any:
+    return UNTOLD if value is None else value
+
+
+#: Where our settings keep each argument; of a memory that shares attention, those of a rate each.
+NEAREST: dict[str, Near] = {
+    "vocab_size": Near("vocabulary"),
+    "dim": Near("embed_norm.d"),
+    "n_layers": Near("blocks", lambda blocks, _: len(blocks)),
+    "n_heads": Near("blocks.0.attention.heads"),
+    "attn_window_size": Near("blocks.0.attention.window"),
+    "disable_memory": Near(_MEMORY, lambda own, _: own is None),
+    "memory_expansion": Near(
+        f"{_RULE}.memory blocks.0.feed_forward.d_inner",
+        lambda own, described: (
+            int(own["expansion"])
+            if isinstance(own, Mapping)
+            else max(1, round(own * 1.5 / described["embed_norm"]["d"]))
+        ),
+    ),
+    "poly_degree": Near(f"{_RULE}.memory.degree"),
+    "poly_rank": Near(f"{_RULE}.memory.compress", lambda rank, _: rank or 0),
+    "memory_mlp": Near(f"{_RULE}.memory.gated", lambda gated, _: "geglu" if gated else "gelu"),
+    "ttl_enabled": Near(f"{_RULE}.phase", lambda phase, _: phase != "off"),
+    "ttl_adaptive_eta": Near(f"{_RULE}.adaptive"),
+    "ttl_ns_iters": Near(f"{_RULE}.convention.newton_schulz.steps"),
+    "ttl_alpha": Near(f"{_MEMORY}.rates.retain", _if_any),
+    "ttl_theta": Near(f"{_MEMORY}.rates.momentum", _if_any),
+    "ttl_eta": Near(f"{_MEMORY}.rates.step_size", _if_any),
+    "omega_context_window": Near(f"{_RULE}.window"),
+    "training": Near(f"{_RULE}.training"),
+    "gate_hidden": Near(f"{_MEMORY}.gate_hidden", lambda hidden, _: hidden or 64),
+    "omega_decay_base": Near(f"{_MEMORY}.projection.decay"),
+    "persistent_factor": Near(f"{_MEMORY}.projection.identity_factor"),
+    "persistent_size": Near(f"{_MEMORY}.projection.identity_size"),
+}
+
+
+def nearest(described: Any) -> dict[str, Any]:
+    """The arguments that come nearest, read from the first block (MAG-7)."""
+    if described["blocks"][0]["kind"] != "mag":
+        raise ValueError("atlas-mag has no such model: blocks.0 is no MAG block")
+    return read_off(NEAREST, described)
+
+
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+def _like(told: Told, config: language_model.Config) -> language_model.Config:
+    rotary = config.blocks[0].attention.rotary
+    frequencies = "exact" if rotary is not None and rotary.frequencies == "exact" else "float32"
+    return configs.model(told.settings, frequencies=frequencies)
+
+
+def _initial(settings: Settings, tensors: Tensors) -> Initial:
+    """The momenta of memories, unless all are the zeros that a memory starts from, bit by bit."""
+    if settings.disable_memory:
+        return ()
     momenta = [
-        configs.momenta(settings, own, f"blocks.{i}.memory.") for i in range(settings.n_layers)
+        configs.momenta(settings, tensors, f"blocks.{i}.memory.") for i in range(settings.n_layers)
     ]
-    if settings.disable_memory or not any(_any(each) for each in momenta):
-        return config, params, ()
-    return config, params, tuple({"momentum": each} for each in momenta)
+    arrays = [np.asarray(backend.host(each)) for own in momenta for each in own.values()]
+    if not any(each.tobytes().strip(b"\0") for each in arrays):
+        return ()
+    return tuple({"momentum": each} for each in momenta)
 
 
-def _any(momenta: Tensors) -> bool:
-    """Whether a momentum is not the zero that a memory starts from, bit by bit."""
-    return any(np.asarray(backend.host(each)).tobytes().strip(b"\0") for each in momenta.values())
-
-
-def state_dict(
-    config: language_model.Config,
-    params: language_model.Params,
-    initial: Initial = (),
-    settings: Settings | None = None,
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors of a public state_dict of a model (MAG-6).
-
-    Args:
-        initial: memories that it starts from: momenta, and weights in place of the parameters.
-        settings: that it came from; None for those that its own settings say.
-
-    Raises:
-        ValueError: names the first setting that the public code does not have.
-    """
-    checkpoint.tensors_of(config, params, initial)
-    s = expressed(config, settings)
-    named = configs.state_dict(s, params)
-    dtype = plain(params.embedding).dtype
-    for name, each in own_names.state_dict(s).items():
-        if name not in named and not each.copy_of:
-            named[name] = np.zeros(names.shape(each.axes, own_names.sizes(s)), dtype)
+def _held(told: Told, config: Any, initial: Initial, dtype: Any) -> dict[str, Any]:
+    """Constants of projections, and memories that the model starts from."""
+    s = told.settings
+    found: dict[str, Any] = {}
     for i in range(s.n_layers if s.has_memory else 0):
-        named |= _constants(s, f"blocks.{i}.qk_memory.", dtype)
+        powers = s.omega_decay_base ** np.arange(s.omega_context_window)  # there in float32
+        place = f"blocks.{i}.qk_memory."
+        found[f"{place}decay_weights"] = powers.astype(np.float32).astype(dtype)
+        found[f"{place}m_persistent"] = (s.persistent_factor * np.eye(s.dim)).astype(dtype)
+        found[f"{place}norm_persistent"] = np.asarray(s.persistent_size * s.dim).astype(dtype)
     for i, memories in enumerate(initial):
-        for name, ours in own_names.MEMORY_NAMES.items():
+        for name, ours in names.MEMORY_NAMES.items():
             for kind, own in (memories or {}).items():
-                key = name if kind == "weights" else own_names.momentum_of(name)
+                key = name if kind == "weights" else names.momentum_of(name)
                 if ours in own:
-                    named[f"blocks.{i}.memory.{key}"] = own[ours][0, 0]
-    tensors = {name: np.asarray(backend.host(plain(each))) for name, each in named.items()}
-    return tensors | {"lm_head.weight": tensors["tok_emb.weight"]}
-
-
-def _constants(s: Settings, place: str, dtype: Any) -> dict[str, Any]:
-    """Buffers of the projection: P, n_0, and powers of the decay, which are of float32."""
-    powers = s.omega_decay_base ** np.arange(s.omega_context_window)
-    return {
-        f"{place}decay_weights": powers.astype(np.float32).astype(dtype),
-        f"{place}m_persistent": (s.persistent_factor * np.eye(s.dim)).astype(dtype),
-        f"{place}norm_persistent": np.asarray(s.persistent_size * s.dim).astype(dtype),
-    }
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def read(path: str | os.PathLike[str], given: Mapping[str, Any] | None = None) -> Imported:
-    """A model from a safetensors file of a public state_dict (MAG-6).
-
-    Args:
-        given: arguments of the public constructor, beside those of the file's metadata.
-
-    Raises:
-        ValueError: names the file, and what is wrong with it.
-    """
-    try:
-        metadata, tensors = formats.tensors_of(path)
-        known = told(tensors, formats.arguments_of(metadata, given or {}))
-        config, params, initial = model_from(tensors, known.settings)
-        return Imported(config, params, known, initial)
-    except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: {error}") from None
-
-
-def save(path: str | os.PathLike[str], model: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Write a model as a public state_dict, with its arguments in the metadata (MAG-6).
-
-    Returns:
-        the arguments of the public constructor.
-
-    Raises:
-        ValueError: names the file, or the first setting that the public code does not have.
-    """
-    settings = expressed(model.config, _hint(model.source))
-    tensors = state_dict(model.config, model.params, model.initial, settings)
-    its = arguments(settings)
-    try:
-        files.write(path, {formats.KEY: json.dumps(its)}, tensors)
-    except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: {error}") from None
-    return its
-
-
-def arguments(settings: Settings) -> dict[str, Any]:
-    """Arguments of the public constructor; a constant of its code only where it differs (MAG-7)."""
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    taken: tuple[str, ...] = ("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion")
-    taken += ("disable_memory", "poly_degree", "poly_rank")
-    return {
-        name: value
-        for name, value in settings.model_dump(mode="json").items()
-        if name not in CONSTANTS
-        and (name in taken or name.startswith("ttl_") or value != defaults[name])
-    }
-
-
-def source(own: Told) -> dict[str, Any]:
-    """Where an imported model came from, as its checkpoint says it (MODEL-11)."""
-    return {"from": "atlas-mag", "settings": own.settings.model_dump(mode="json")}
-
-
-def settings(own: Told) -> dict[str, Setting]:
-    """Settings that have an effect, with what told each (MODEL-13)."""
-    values = own.settings.model_dump(mode="json")
-    return {name: Setting(values[name], by) for name, by in own.by.items()}
-
-
-def _hint(source: Mapping[str, Any]) -> Settings | None:
-    if source.get("from") != "atlas-mag":
-        return None
-    try:
-        return Settings.model_validate(source.get("settings"))
-    except ValidationError as error:
-        raise ValueError(f"source.settings: {first_problem(error)}") from None
+                    found[f"blocks.{i}.memory.{key}"] = own[ours][0, 0]
+    return found
 
 
 #: Files of atlas-mag, read and written.
-FORMAT = Format(read=read, write=save, settings=settings, source=source)
+IMPORTER = Importer(
+    program="atlas-mag",
+    arguments=Settings,
+    tells=tells,
+    nearest=nearest,
+    table=lambda told: names.state_dict(told.settings),
+    sizes=names.sizes,
+    config=lambda told, tensors: configs.model(told.settings, frequencies="float32"),
+    like=_like,
+    effective=lambda told: Settings.model_fields if told.settings.has_memory else OF_ATTENTION,
+    always=lambda told: ALWAYS,
+    never=("persistent_factor", "persistent_size"),
+    ignored=("layer_pattern",),
+    # a rank of 0, or of as many as there are features, has no effect
+    agrees={"poly_rank": lambda value, told, found: not told and isinstance(value, int)},
+    stated=("poly_rank",),
+    refuse=_refuse,
+    free=("form", "biases"),
+    held=_held,
+    initial=_initial,
+)

@@ -13,7 +13,6 @@ import pytest
 import tape
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine import segment
-from atlas_ref.engine.folded import layout as folded_layout
 from atlas_ref.engine.group import coefficients
 from atlas_ref.engine.group.layout import Arrays, Layout
 from atlas_ref.forms import chunked_plain
@@ -250,29 +249,3 @@ def test_results_are_not_work_space() -> None:
     both(2)
     for value, copy in zip(found, copies, strict=True):
         assert value.tobytes() == copy.tobytes()
-
-
-@pytest.mark.clause("CHUNK-30", "EXACT-20")
-@pytest.mark.parametrize("momentum", [True, False])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_folded_chunk_is_one_that_is_computed_as_it_is_met(
-    name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout = LAYOUTS[name]
-    given = drawn(layout, momentum=momentum)
-
-    def both() -> tuple[Any, Any]:
-        present = {key: value for key, value in given._asdict().items() if value is not None}
-        run = segment.block([layout], chunked_plain.plain)
-        values, pulled = tape.vjp(
-            lambda some: segment.outputs(*run(given._replace(**some))), present
-        )
-        return values, pulled(tuple(np.cos(value + place) for place, value in enumerate(values)))[0]
-
-    folded = both()
-    monkeypatch.setattr(folded_layout, "takes", lambda layout, rows: False)
-    met = both()
-    for got, want in zip(folded[0], met[0], strict=True):
-        assert_close("values", got, want, ANALYTIC)
-    for key, want in met[1].items():
-        assert_close(key, folded[1][key], want, ANALYTIC)

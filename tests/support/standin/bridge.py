@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import backend
+from atlas_ref.optim import OPTIMISERS
 from tape.core import defvjp, primitive
 from tape.variable import plain
 
@@ -53,12 +54,7 @@ COMPUTING = {
     "atlas_ref.forms.kernel": ("inner", "exponential", "polynomial"),
     "atlas_ref.engine.associative_scan": ("scan", "affine_scan"),
     "atlas_ref.engine.group.coefficients": ("plain_coefficient_rows",),
-    "atlas_ref.optim.sgd": ("init", "update"),
-    "atlas_ref.optim.adamw": ("init", "update"),
-    "atlas_ref.optim.flat": ("init", "update"),
-    "atlas_ref.optim.muon": ("init", "update"),
-    "atlas_ref.optim.adamuon": ("init", "update"),
-    "atlas_ref.optim.m3": ("init", "update"),
+    **{f"atlas_ref.optim.{each.file}": ("init", "update") for each in OPTIMISERS.values()},
     "atlas_ref.optim.groups": ("init", "update", "flush"),
     "atlas_ref.optim.clip": ("clipped", "norm_of"),
     "atlas_ref.optim.matrices": ("band",),
