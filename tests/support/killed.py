@@ -13,7 +13,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import target_named, topic_named
-from atlas_ref.vectors.mutants import boundaries, erase_chunks, erase_layout, own, score
+from atlas_ref.vectors.mutants import erase_chunks, erase_layout, mutants, own, score
 from atlas_ref.vectors.sets import locate, manifest
 
 FOLDER = locate.SHIPPED[1] / "v2"
@@ -43,7 +43,7 @@ def possible(listing: manifest.Manifest, target: str, rule: str) -> set[str]:
 
 def short_of(case: Case, rule: str) -> set[str]:
     """Mutants of a case that are no mistakes of chunks, which a long one has alone."""
-    if boundaries.long(case) or erase_chunks.long(case):
+    if mutants.long(case) or erase_chunks.long(case):
         return set()
     layouts = {f"{own.ahead(rule)}{name}" for name in erase_layout.made_in(case)}
     return layouts | {own.named(each, rule) for each in own.readings(case)}

@@ -13,8 +13,8 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.sweep.split import places, tokens
 from atlas_ref.rules import FAMILY
-from atlas_ref.vectors.inputs.split import places, tokens
 
 Numbers = np.ndarray[Any, Any]
 

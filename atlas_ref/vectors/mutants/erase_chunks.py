@@ -17,13 +17,13 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import members, parameters
 from atlas_ref.oracle.dplr.chunks.form import DIVISION, MISTAKES, YOUNGER, run
 from atlas_ref.oracle.dplr.chunks.tokens import assembled, laid
+from atlas_ref.oracle.family.mistakes.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import own
-from atlas_ref.vectors.mutants.mistake import WAY, Results
 
 #: Tokens of a chunk in calls of few tokens, and in longer ones.
 SHORT, SIZES = 4, (16, 32, 64, 128)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.mistakes.mistake import Results
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import own, younger
-from atlas_ref.vectors.mutants.mistake import Results
 
 #: Tensors of a case that are moved together.
 STATES = ("in/M0", "in/A0", "in/S0")

@@ -18,6 +18,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import formulas
+from atlas_ref.oracle.family.mistakes.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.norms import rounded
@@ -27,7 +28,6 @@ from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import LATER
 from atlas_ref.vectors.mutants import younger
-from atlas_ref.vectors.mutants.mistake import WAY, Results
 
 #: Settings that bfloat16 lets pass under some target: those of a guard, an eps, the other form of gelu,
 #: and decays near 1.

@@ -12,12 +12,13 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.mistakes import boundaries, chunked
+from atlas_ref.oracle.family.mistakes.mistake import computed, seen
 from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
 from atlas_ref.oracle.norms import norms, rounded
 from atlas_ref.vectors.inputs.properties import forms
-from atlas_ref.vectors.mutants import boundaries, chunked, erase_chunks, mutants, own
-from atlas_ref.vectors.mutants.mistake import computed, seen
+from atlas_ref.vectors.mutants import erase_chunks, mutants, own
 
 #: Formats in which a set is adequate.
 FORMATS: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
@@ -115,10 +116,10 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     yield "the kernel of the mutants", _rounded(kernel, dtype)
     at = seen(case)
     if at is not None and chunked.made_in(at, ""):
-        yield "the chunk form of the mutants", mutants.chunk_form(at, dtype)
+        yield "the chunk form of the mutants", _rounded(chunked.results(case, "float32"), dtype)
     if erase_chunks.has(case):
         yield from erase_chunks.controls(case, dtype)
-    if boundaries.long(case):
+    if mutants.long(case):
         yield "calls of 64 tokens", _rounded(boundaries.run(case, 64, dtype="float32"), dtype)
     for form, chunk in forms(case):
         # a truth for float64: it sums every momentum anew from the first token

@@ -23,11 +23,11 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
+from atlas_ref.oracle.sweep.split import places
 from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
 from atlas_ref.vectors.inputs.properties import forms, properties
-from atlas_ref.vectors.inputs.split import places
 from atlas_ref.vectors.mutants import mutants
 from atlas_ref.vectors.refusals import negative
 from atlas_ref.vectors.sets import encode, manifest, plan

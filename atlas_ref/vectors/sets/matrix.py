@@ -25,8 +25,7 @@ from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Frozen
-from atlas_ref.vectors.mutants import boundaries
-from atlas_ref.vectors.mutants.mutants import SPAN, change_named, tried, words
+from atlas_ref.vectors.mutants.mutants import SPAN, change_named, long, tried, words
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.sets import manifest
 
@@ -258,7 +257,7 @@ def hidden(case: Case) -> dict[str, str]:
 
     They are void, the same function, or cannot be evaluated.
     """
-    if not SUBJECTS[case.header.rule].has_axes or boundaries.long(case):
+    if not SUBJECTS[case.header.rule].has_axes or long(case):
         return {}
     if case.header.rule in FAMILY and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))

@@ -24,7 +24,7 @@ from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import context_of, run
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.vectors.inputs import split
+from atlas_ref.oracle.sweep import split
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.recurrence_cases import EVERY, case
 

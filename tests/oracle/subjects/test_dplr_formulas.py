@@ -18,7 +18,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.vectors.inputs.parts import part
+from atlas_ref.oracle.sweep.parts import part
 from tests.support.close import ANALYTIC, EXACT, Tolerance, assert_close
 from tests.truth import family_loops, gate_formula_loops
 

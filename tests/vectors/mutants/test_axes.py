@@ -9,6 +9,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.family.mistakes import bounds, ceiling, fading, momenta, of_axes, surrogate
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, computed, seen
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.replay.trace import trace
@@ -17,8 +19,6 @@ from atlas_ref.parts.momentum import faded
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.mutants import mutants, score
-from atlas_ref.vectors.mutants.axes import bounds, ceiling, fading, mistakes, momenta, surrogate
-from atlas_ref.vectors.mutants.mistake import Mistake, computed, seen
 from tests.support.killed import FOLDER, case_of, kills, of_target
 from tests.truth import literal
 
@@ -130,7 +130,7 @@ def test_every_mistake_is_made_and_has_its_words(listing) -> None:
     for name in NAMES:
         for each in of_target(listing, name):
             case = atlas_ref.load(FOLDER / each.file)
-            made |= {mistake.name for mistake in mistakes(case, seen(case))}
+            made |= {mistake.name for mistake in of_axes(case, seen(case))}
         killed |= kills(listing, name, "bfloat16")
     words = {name: text for kind in (momenta, fading, bounds, ceiling, surrogate)
              for name, text in kind.named().items()}  # fmt: skip
@@ -142,7 +142,7 @@ def test_every_mistake_is_made_and_has_its_words(listing) -> None:
 def test_other_targets_have_none_of_these_mutants(listing) -> None:
     for target in ("titans_lmm", "omega-linear", "delta"):
         case = case_of(target, "gradient")
-        assert mistakes(case, seen(case)) == []
+        assert of_axes(case, seen(case)) == []
         assert not any(name.startswith("momentum_kind") for name in mutants.conventions(case))
 
 
@@ -218,7 +218,7 @@ def test_values_of_a_backward_mistake_are_right() -> None:
         case = case_of(name, "gradient")
         at = seen(case)
         right = computed(case, None, "float32")
-        for mistake in mistakes(case, at):
+        for mistake in of_axes(case, at):
             if not mistake.grad:
                 continue
             found = computed(case, mistake, "float32")

@@ -11,6 +11,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted, rounded
+from atlas_ref.oracle.family.mistakes import maps
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, computed
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.parts.feature_maps import tensor_sketch
@@ -18,8 +20,6 @@ from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.axes.maps import MAPS
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.mutants import mutants, own, score
-from atlas_ref.vectors.mutants.axes import maps
-from atlas_ref.vectors.mutants.mistake import Mistake, computed
 from tests.support.killed import (
     FOLDER,
     assert_backward_mistakes_leave_values,

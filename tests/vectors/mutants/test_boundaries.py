@@ -12,13 +12,14 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.mistakes import boundaries
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.sweep.sweep import sweep
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import TARGETS
-from atlas_ref.vectors.mutants import boundaries, mutants
+from atlas_ref.vectors.mutants import mutants
 from atlas_ref.vectors.sets import cases
 
 #: Chunks of kernels, and targets that can have each mistake of a value.

@@ -14,11 +14,11 @@ from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.sweep.split import in_two, joined, places
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.dplr_targets import DPLR, NAMES
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.properties import forms
-from atlas_ref.vectors.inputs.split import in_two, joined, places
 from atlas_ref.vectors.mutants import erase_chunks, mutants, own, score
 from tests.support.killed import (
     FOLDER,

@@ -8,10 +8,11 @@ import pytest
 from atlas_ref.oracle.dplr.chunks.form import YOUNGER
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.mistakes import boundaries
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.vectors.inputs.axes.formulas import LONGER_STATES
 from atlas_ref.vectors.inputs.dplr_targets import CHANNELS_OF, HEADS, OF_HEADS
-from atlas_ref.vectors.mutants import boundaries, erase_chunks, erase_layout, mutants, score
+from atlas_ref.vectors.mutants import erase_chunks, erase_layout, mutants, score
 from atlas_ref.vectors.mutants.score import FORMATS
 from atlas_ref.vectors.sets import cases, manifest
 from tests.support.killed import FOLDER, case_of
@@ -78,8 +79,8 @@ def test_younger_mistakes_of_chunks_are_mutants_where_a_head_has_one_gate() -> N
 def test_long_calls_with_a_further_state_reject_one_that_does_not_arrive(member, lost) -> None:
     for topic in LONGER_STATES:
         case = case_of(f"dplr-{member}", topic.name)
-        assert boundaries.long(case)
-        assert lost in boundaries.made_in(case, 16)
+        assert mutants.long(case)
+        assert f"{lost} in chunks of 16" in [each.name for each in mutants.selected(case)]
         right = boundaries.run(case, 16)["out/y"]
         wrong = boundaries.run(case, 16, lost)["out/y"]
         want = boundaries.run(case, 1024)["out/y"]

@@ -9,13 +9,14 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.family.mistakes import FIXED, chunked, cuts, mistakes
+from atlas_ref.oracle.family.mistakes.mistake import computed, seen
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import TARGETS, target_named, topic_named
-from atlas_ref.vectors.mutants import backward, chunked, forward, matrices, mutants, score, tensors
-from atlas_ref.vectors.mutants.mistake import computed, seen
+from atlas_ref.vectors.mutants import mutants, score
 
 #: What the design names, word for word, and the mutants that stand for it, by target.
 LIST = {
@@ -75,14 +76,7 @@ def test_the_whole_list_is_killed(listed) -> None:
 
 @pytest.mark.clause("VEC-16")
 def test_names_are_unique_and_every_mistake_is_made_somewhere(listed) -> None:
-    mistakes = [
-        *forward.MISTAKES,
-        *backward.MISTAKES,
-        *matrices.NEWTON_SCHULZ,
-        *tensors.TOKENS,
-        *tensors.MAPS,
-    ]
-    names = [each.name for each in mistakes] + list(chunked.MISTAKES) + list(mutants.LOST)
+    names = [*(each.name for each in FIXED), *chunked.MISTAKES, *cuts.LOST]
     assert len(set(names)) == len(names)
     killed = {name for each in listed.vectors for names in each.kills.values() for name in names}
     assert set(names) - killed == set()
@@ -113,7 +107,7 @@ def test_the_chunk_form_without_a_mistake_is_the_rule(target) -> None:
         assert at is not None
         assert chunked.made_in(at, ""), topic
         want = atlas_ref.evaluate(case).tensors
-        for name, value in mutants.chunk_form(at, "float32").items():
+        for name, value in chunked.results(case, "float32").items():
             assert np.linalg.norm(value - want[name]) <= 1e-5 * np.linalg.norm(want[name]), (
                 topic,
                 name,
@@ -162,7 +156,7 @@ def test_values_of_a_backward_mistake_are_right() -> None:
     at = seen(case)
     assert at is not None
     right = computed(case, None, "float32")
-    made = [each for each in mutants.mistakes(case, at) if each.grad]
+    made = [each for each in mistakes(case) if each.grad]
     assert len(made) > 12
     for mistake in made:
         found = computed(case, mistake, "float32")
@@ -194,7 +188,7 @@ def test_what_is_not_carried_over_a_cut_shows_in_the_second_call() -> None:
     case = case_of("omega-frozen", "wide")
     want = atlas_ref.evaluate(case).tensors["out/y"]
     found = {
-        name: results for name, results in mutants.mutants(case, "float32") if name in mutants.LOST
+        name: results for name, results in mutants.mutants(case, "float32") if name in cuts.LOST
     }
     assert {
         "momentum lost at a cut",

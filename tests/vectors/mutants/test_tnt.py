@@ -12,8 +12,8 @@ from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.sweep.split import in_two, joined, places
 from atlas_ref.vectors.inputs.draw import drawn, exact
-from atlas_ref.vectors.inputs.split import in_two, joined, places
 from atlas_ref.vectors.inputs.tnt_targets import TNT
 from atlas_ref.vectors.mutants import mutants, own, score
 from tests.support.killed import (

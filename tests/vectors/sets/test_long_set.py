@@ -9,7 +9,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.mistakes.boundaries import SIZES, named
 from atlas_ref.oracle.judge.arrays import relative_error
+from atlas_ref.oracle.sweep.split import in_two, joined, places
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
@@ -17,10 +19,9 @@ from atlas_ref.vectors.inputs.axes.maps import MAPS
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.properties import forms, properties
-from atlas_ref.vectors.inputs.split import in_two, joined, places
 from atlas_ref.vectors.inputs.targets import TARGETS
 from atlas_ref.vectors.inputs.tnt_targets import TNT
-from atlas_ref.vectors.mutants.boundaries import SIZES, made_in, named
+from atlas_ref.vectors.mutants.mutants import selected
 from atlas_ref.vectors.mutants.score import FORMATS
 from atlas_ref.vectors.sets import cases, locate, manifest, plan
 from atlas_ref.vectors.sets.matrix import matrix
@@ -139,12 +140,7 @@ def test_every_target_has_its_long_topics(long_set) -> None:
 def test_every_mistake_at_a_boundary_is_killed_in_every_format(long_set) -> None:
     for target in {each.target for each, _ in long_set.values()}:
         own = [pair for pair in long_set.values() if pair[0].target == target]
-        possible = {
-            f"{mistake} in chunks of {size}"
-            for _, case in own
-            for size in SIZES
-            for mistake in made_in(case, size)
-        }
+        possible = {each.name for _, case in own for each in selected(case)}
         for dtype in FORMATS:
             killed = {name for each, _ in own for name in each.kills[dtype]}
             assert killed == possible <= set(named()), (target, dtype)

@@ -14,9 +14,9 @@ from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
+from atlas_ref.oracle.sweep.split import in_two, joined, places
 from atlas_ref.vectors.inputs.draw import exact
 from atlas_ref.vectors.inputs.properties import PROPERTIES, forms, properties
-from atlas_ref.vectors.inputs.split import in_two, joined, places
 from atlas_ref.vectors.inputs.targets import TARGETS
 from atlas_ref.vectors.mutants.score import ratio
 from atlas_ref.vectors.sets import locate, manifest, plan, search

@@ -10,12 +10,15 @@ over a sequence padded to whole chunks, where r = m = 1 and a = b = 0.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.family import Inputs, Outputs
-from atlas_ref.vectors.mutants.mistake import Seen
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen, seen
+from atlas_ref.oracle.subjects import memory
 
 Array = np.ndarray[Any, Any]
 
@@ -33,6 +36,23 @@ MISTAKES = {
     "chunk momentum dropped": "every chunk starts with a momentum of zero",
     "chunk memory not decayed": "the chunk's last memory keeps its first one undecayed",
 }
+
+
+def mistakes(at: Seen) -> list[Mistake]:
+    """Mistakes of the chunk form that can be made in a case."""
+    return [
+        Mistake(name, words, lambda _: True, program=partial(results, at.case, wrong=name))
+        for name, words in MISTAKES.items()
+        if made_in(at, name)
+    ]
+
+
+def results(case: Case, arithmetic: str, *, wrong: str | None = None) -> Results:
+    """Results of the chunk form in a format of arithmetic, perhaps with a mistake."""
+    at = seen(case, arithmetic)
+    assert at is not None
+    with np.errstate(all="ignore"):
+        return memory.named(case, run(at.inputs, at.structure.reference, wrong))
 
 
 def made_in(at: Seen, name: str) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Hooks, Mistake, Seen
 from atlas_ref.parts.momentum import MARGIN, faded
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Hooks, Mistake, Seen
 from tape import ops
 
 

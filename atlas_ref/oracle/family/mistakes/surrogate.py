@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen
 from tape import ops
 
 WEIGHTS = "in/param/W_surrogate"

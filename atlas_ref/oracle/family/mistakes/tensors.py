@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen
 from tape import ops
 
 BIASES = ("in/param/b_retain", "in/param/b_momentum", "in/param/b_step_size")

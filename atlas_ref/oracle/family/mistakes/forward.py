@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Seen
 from tape import ops
 
 

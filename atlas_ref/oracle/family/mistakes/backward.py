@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Seen
 from tape import opaque, ops
 
 

@@ -15,14 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
-from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.evaluate import Results, evaluate
-from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.family.mistakes.mistake import Mistake
+from atlas_ref.oracle.sweep import parts, split
 from atlas_ref.oracle.sweep.cut import axes_of, cut
-from atlas_ref.rules import FAMILY
-from atlas_ref.vectors.inputs import dplr_targets, parts
-from atlas_ref.vectors.inputs.split import RESUMES, resumed
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -33,7 +29,7 @@ SIZES = (16, 32, 64, 128, 256)
 COMPARED = ("out/y", "out/M", "out/S", "out/A")
 
 
-class Mistake(NamedTuple):
+class Boundary(NamedTuple):
     """A mistake at the start of every chunk but the first.
 
     Attributes:
@@ -49,33 +45,18 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = {
-    "state one chunk late": Mistake("a chunk starts from the state of the chunk before", behind=1),
-    "momentum dropped": Mistake("a chunk starts with a momentum of zero", ("out/S",)),
-    "squares dropped": Mistake("a chunk starts with a sum of squares of zero", ("out/A",)),
-    "window dropped": Mistake(
+    "state one chunk late": Boundary("a chunk starts from the state of the chunk before", behind=1),
+    "momentum dropped": Boundary("a chunk starts with a momentum of zero", ("out/S",)),
+    "squares dropped": Boundary("a chunk starts with a sum of squares of zero", ("out/A",)),
+    "window dropped": Boundary(
         "a chunk starts with an empty window",
         ("out/window_k", "out/window_v", "out/window_gate_before", "out/window_residual"),
     ),
-    "momenta dropped": Mistake("a chunk starts with no momenta", ("out/window_momentum",)),
-    "span restarted": Mistake("a chunk starts a span of its own", ("out/M_ref", "phase")),
-    "dM dropped": Mistake("cotangents of M stop at a chunk", bars=("in/M_bar",)),
-    "dS dropped": Mistake("cotangents of S stop at a chunk", bars=("in/S_bar",)),
+    "momenta dropped": Boundary("a chunk starts with no momenta", ("out/window_momentum",)),
+    "span restarted": Boundary("a chunk starts a span of its own", ("out/M_ref", "phase")),
+    "dM dropped": Boundary("cotangents of M stop at a chunk", bars=("in/M_bar",)),
+    "dS dropped": Boundary("cotangents of S stop at a chunk", bars=("in/S_bar",)),
 }
-
-
-def long(case: Case) -> bool:
-    """Whether a case has more tokens than the smallest chunk, so that its mutants are these."""
-    return (case.header.rule in FAMILY or bool(_further(case))) and _tokens(case) > SIZES[0]
-
-
-def _further(case: Case) -> str:
-    """The state beside the memory of a member of the linear family, whose chunks are calls (VEC-28)."""
-    dplr = case.header.rule == dplr_targets.RULE
-    return parameters.parsed(case.header).of.second if dplr else ""
-
-
-def _tokens(case: Case) -> int:
-    return case.inputs["in/q"].shape[-2] if _further(case) else facts(case).tokens
 
 
 def named() -> dict[str, str]:
@@ -87,39 +68,47 @@ def named() -> dict[str, str]:
     }
 
 
-def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Tensors]]:
-    """Names and results of every mutant of a long case, in float32 and rounded to `dtype`."""
-    for size in SIZES:
-        for name in made_in(case, size):
-            results = run(case, size, name, dtype="float32")
-            yield (
-                _name(name, size),
-                {key: rounded(np.asarray(value), dtype) for key, value in results.items()},
-            )
+def mistakes(case: Case, second: str = "") -> list[Mistake]:
+    """Every mistake that can be made at the starts of chunks of a case, shorter chunks first.
+
+    Args:
+        second: the state beside the memory of a member of the linear family, S or A (VEC-28).
+    """
+    return [_mistake(case, name, size) for size in SIZES for name in made_in(case, size, second)]
+
+
+def _mistake(case: Case, name: str, size: int) -> Mistake:
+    return Mistake(
+        _name(name, size),
+        f"{MISTAKES[name].words}, of {size} tokens",
+        lambda _: True,
+        bool(MISTAKES[name].bars),
+        program=lambda arithmetic: run(case, size, name, dtype=arithmetic),
+    )
 
 
 def _name(mistake: str, size: int) -> str:
     return f"{mistake} in chunks of {size}"
 
 
-def made_in(case: Case, size: int) -> list[str]:
+def made_in(case: Case, size: int, second: str = "") -> list[str]:
     """Mistakes that can be made in a case by chunks of that size, which start where no span does.
 
     Cotangents that stop at a chunk show where a whole chunk lies behind.
     """
-    c, inputs, tokens, further = case.convention, case.inputs, _tokens(case), _further(case)
+    c, inputs, tokens = case.convention, case.inputs, split.tokens(case)
     if c.read == "call_end" or size >= tokens:  # a cut shows the read of the end by definition
         return []
     window_first = c.order == "window_then_momentum"
-    momentum = "in/momentum" in inputs or "in/param/W_momentum" in inputs or further == "S"
+    momentum = "in/momentum" in inputs or "in/param/W_momentum" in inputs or second == "S"
     plain = case.header.window == 1 and case.header.span is None and case.header.level != "token"
     plain = plain and 2 * size <= tokens
     grad = "in/y_bar" in inputs and plain and not inputs.keys() & {"in/reset", "in/active"}
-    grad = grad and not further  # the backward of a chain of calls is that of matrix memories
+    grad = grad and not second  # the backward of a chain of calls is that of matrix memories
     has = {
         "state one chunk late": True,
         "momentum dropped": momentum,
-        "squares dropped": further == "A",
+        "squares dropped": second == "A",
         "window dropped": case.header.window > 1 and window_first,
         "momenta dropped": case.header.window > 1 and not window_first,
         "span restarted": c.frozen_reference or c.read == "chunk_start",
@@ -139,7 +128,7 @@ def run(
     Args:
         grad: gradients as well, of a case in which a mistake of cotangents can be made.
     """
-    mistake = MISTAKES[wrong] if wrong else Mistake("")
+    mistake = MISTAKES[wrong] if wrong else Boundary("")
     case = make(
         {key: value for key, value in case.header.plain().items() if key != "schedule"},
         case.inputs,
@@ -154,9 +143,9 @@ def run(
     return tensors | (_gradients(pieces, mistake, dtype) if grad or mistake.bars else {})
 
 
-def _pieces(case: Case, size: int, mistake: Mistake, dtype: str) -> Iterator[tuple[Case, Results]]:
+def _pieces(case: Case, size: int, mistake: Boundary, dtype: str) -> Iterator[tuple[Case, Results]]:
     """The calls that a long one is cut into, each with the state that arrives, and its results."""
-    tokens = _tokens(case)
+    tokens = split.tokens(case)
     resets = np.nonzero(case.inputs.get("in/reset", np.zeros(tokens)))[0].tolist()
     starts = sorted({*range(0, tokens, size), *resets})
     ends: list[Results | None] = [None]  # at the start of every chunk; None for that of the call
@@ -171,14 +160,14 @@ def _pieces(case: Case, size: int, mistake: Mistake, dtype: str) -> Iterator[tup
         elif arriving is None:
             piece = _begun(case, range(first, last))
         else:
-            piece = resumed(case, arriving, range(first, last), lost=lost)
+            piece = split.resumed(case, arriving, range(first, last), lost=lost)
         before = evaluate(piece, dtype=dtype)
         yield piece, before
 
 
 def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
     """Tokens with the state of the call; anew, with M0 and S0 alone, as after a reset."""
-    if _further(case):
+    if parts.calls(case) is not None:
         return parts.part(case, tokens)
     candidate = cut(case, "T", tokens)
     assert candidate is not None
@@ -188,12 +177,12 @@ def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
         tensors = {
             name: value
             for name, value in tensors.items()
-            if name not in RESUMES.values() or name in ("in/M0", "in/S0")
+            if name not in split.RESUMES.values() or name in ("in/M0", "in/S0")
         }
     return make(header, tensors, name=case.name)
 
 
-def _gradients(pieces: list[Case], mistake: Mistake, dtype: str) -> Tensors:
+def _gradients(pieces: list[Case], mistake: Boundary, dtype: str) -> Tensors:
     """Gradients of the whole call, from its last chunk to the first."""
     bars: Mapping[str, Any] = {}
     gradients: list[Tensors] = []

@@ -1,5 +1,4 @@
-"""A mistake, and a kernel that makes it: the family of rules in float32, wrong at one place
-(VEC-16).
+"""A mistake, and a program that makes it: the family of rules, wrong at one place (VEC-16, IDENT-17).
 
 A mistake is planted into the inputs of the loop (`inputs`), into what decides its control flow
 (`structure`), into a quantity at a named place of the loop (`touch`), or into Newton-Schulz. A
@@ -8,7 +7,7 @@ mistake of the backward pass is a touch that returns its argument and has a wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import FAMILY
@@ -85,11 +85,12 @@ class Mistake(NamedTuple):
         made_in: whether it can be made in a case; one that cannot is void there.
         grad: it is in the backward pass, so that gradients are what shows it.
         tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of
-            `family.Touch`.
+            `family.Touch`, newton_schulz from (arithmetic, matrix, settings).
         convention: the axes that the kernel runs under, where it does something else in their place.
         hooks: makes the changes of one run, where they share what they see.
         learned: names of constants of the case that it has gradients of.
         mapped: the feature map in the place of the case's, from (settings, tensors, x).
+        program: the results of a case in a format of arithmetic, in the place of the loop's.
     """
 
     name: str
@@ -100,20 +101,21 @@ class Mistake(NamedTuple):
     structure: Callable[[Structure], Structure] | None = None
     inputs: Callable[[Inputs], Inputs] | None = None
     touch: Mapping[str, Callable[[Array], Array]] | None = None
-    newton_schulz: Callable[[Array, NewtonSchulz], Array] | None = None
+    newton_schulz: Callable[[Arithmetic, Array, NewtonSchulz], Array] | None = None
     convention: Mapping[str, Any] = {}
     hooks: Callable[[], Hooks] | None = None
     learned: tuple[str, ...] = ()
     mapped: Callable[[Any, Mapping[str, Array], Array], Array] | None = None
+    program: Callable[[str], Results] | None = None
 
 
-def seen(case: Case) -> Seen | None:
+def seen(case: Case, arithmetic: str = "float32") -> Seen | None:
     """A case with its structure and inputs as the loop has them; None for a rule without a
     sequence.
     """
     if case.header.rule not in FAMILY:
         return None
-    prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
+    prepared = prepare.Prepared(case.header, converted(case, arithmetic), way=WAY)
     return Seen(
         case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention])
     )
@@ -129,12 +131,15 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
         mistake: None for the kernel as it should be.
     """
     inputs = converted(case, "float32")
+    rounding = Rounding(WAY, _same, _same, None)
 
     def forward(chosen: Mapping[str, Array]) -> Results:
-        return _forward(case, {**inputs, **chosen}, mistake)
+        return run({**inputs, **chosen}, case, rounding, () if mistake is None else (mistake,))
 
     with np.errstate(all="ignore"):
-        if mistake is None or not mistake.grad:
+        if mistake is not None and mistake.program is not None:
+            results = mistake.program("float32")
+        elif mistake is None or not mistake.grad:
             results = forward({})
         else:
             names = [*differentiable(case), *mistake.learned]
@@ -149,17 +154,24 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
         return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
 
 
-def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -> Results:
-    planted = mistake or Mistake("", "", lambda _: True)
-    c = case.convention.replaced(**planted.convention)
+def _same(x: Array) -> Array:
+    return x
+
+
+def run(
+    inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Mistake] = ()
+) -> Results:
+    """Results of a case under at most one mistake, in any rounding (TOL-3).
+
+    Args:
+        inputs: of one dtype, or tape variables.
+    """
+    planted = chosen[0] if chosen else Mistake("", "", lambda _: True)
+    c, way = case.convention.replaced(**planted.convention), rounding.way
 
     def orthogonalise(S: Array) -> Array:
-        settings = c.newton_schulz_settings
-        return (
-            steps.newton_schulz(WAY, S, settings)
-            if planted.newton_schulz is None
-            else planted.newton_schulz(S, settings)
-        )
+        orthogonal = planted.newton_schulz or steps.newton_schulz
+        return orthogonal(way, rounding.argument(S), c.newton_schulz_settings)
 
     inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
     subject = SUBJECTS[case.header.rule]
@@ -168,7 +180,7 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
     if not subject.has_tokens:
         phi, x, settings = phi_of(inputs), inputs[subject.argument], case.header.feature_map
         return {subject.result: (planted.mapped or feature_maps.apply)(settings, phi, x)}
-    prepared = prepare.Prepared(case.header, inputs, way=WAY)
+    prepared = prepare.Prepared(case.header, inputs, way=way, touch=rounding.touch)
     structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
     structure = structure if planted.structure is None else planted.structure(structure)
     stacked = stacked if planted.inputs is None else planted.inputs(stacked)
@@ -179,7 +191,15 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
     def touch(place: str, x: Array) -> Array:
         return places[place](x) if place in places else x
 
-    outputs = family.run(structure, stacked, orthogonalise, way=WAY, touch=touch, take=hooks.take)
+    outputs = family.run(
+        structure,
+        stacked,
+        orthogonalise,
+        way=way,
+        store=rounding.store,
+        touch=touch,
+        take=hooks.take,
+    )
     results = memory.named(case, outputs)
     if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):
         del results["out/M_ref"]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
 from atlas_ref.parts.gates import bounded
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Seen
 from tape import ops
 
 #: A gate's value and its bounds -> what a kernel has in the place of the bounded value.

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from atlas_ref.oracle.family import steps
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import WAY, Mistake, Seen
 from tape import ops
 
-Orthogonalise = Callable[[Array, NewtonSchulz], Array]
+Orthogonalise = Callable[[Arithmetic, Array, NewtonSchulz], Array]
 
 
 def _with_table(change: Callable[[list[Any]], list[Any]]) -> Orthogonalise:
-    def apply(S: Array, settings: NewtonSchulz) -> Array:
+    def apply(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
         rows = tuple(
             tuple(row) for row in change([list(row) for row in coefficient_table(settings)])
         )
-        return steps.newton_schulz(WAY, S, settings.replaced(coefficients=rows, steps=len(rows)))
+        return steps.newton_schulz(way, S, settings.replaced(coefficients=rows, steps=len(rows)))
 
     return apply
 
@@ -33,11 +34,11 @@ def _scaled(place: int, factor: float) -> Orthogonalise:
 def _with_norm(norm: Callable[[Array], Array]) -> Orthogonalise:
     """Newton-Schulz after a division by another norm."""
 
-    def apply(S: Array, settings: NewtonSchulz) -> Array:
+    def apply(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
         size = norm(S) + settings.eps
         X = S / ops.where(ops.equal(size, 0.0), 1.0, size)
-        X = steps.iterates(WAY, X, coefficient_table(settings))
-        return X if settings.scale == "1" else steps.newton_schulz(WAY, S, settings, X=X)
+        X = steps.iterates(way, X, coefficient_table(settings))
+        return X if settings.scale == "1" else steps.newton_schulz(way, S, settings, X=X)
 
     return apply
 
@@ -54,10 +55,10 @@ def _all(S: Array) -> Array:
     return ops.sqrt(ops.sum(S * S, keepdims=True))
 
 
-def _eps_inside(S: Array, settings: NewtonSchulz) -> Array:
+def _eps_inside(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
     size = ops.sqrt(ops.sum(S * S, axis=(-2, -1), keepdims=True) + settings.eps)
     return steps.newton_schulz(
-        WAY, S, settings, X=steps.iterates(WAY, S / size, coefficient_table(settings))
+        way, S, settings, X=steps.iterates(way, S / size, coefficient_table(settings))
     )
 
 
@@ -71,21 +72,21 @@ def _without_last_term(step: int) -> Orthogonalise:
     )
 
 
-def _norm_held_fixed(S: Array, settings: NewtonSchulz) -> Array:
-    X = steps.normalised(WAY, ops.stop_gradient(S), settings)
-    size = steps.frobenius(WAY, ops.stop_gradient(S)) * settings.norm_factor + settings.eps
+def _norm_held_fixed(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+    X = steps.normalised(way, ops.stop_gradient(S), settings)
+    size = steps.frobenius(way, ops.stop_gradient(S)) * settings.norm_factor + settings.eps
     X = X + (S - ops.stop_gradient(S)) / size
     return steps.newton_schulz(
-        WAY, S, settings, X=steps.iterates(WAY, X, coefficient_table(settings))
+        way, S, settings, X=steps.iterates(way, X, coefficient_table(settings))
     )
 
 
-def _straight_through(S: Array, settings: NewtonSchulz) -> Array:
-    return steps.newton_schulz(WAY, ops.stop_gradient(S), settings) + (S - ops.stop_gradient(S))
+def _straight_through(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+    return steps.newton_schulz(way, ops.stop_gradient(S), settings) + (S - ops.stop_gradient(S))
 
 
-def _held_fixed(S: Array, settings: NewtonSchulz) -> Array:
-    return steps.newton_schulz(WAY, ops.stop_gradient(S), settings) + 0.0 * S
+def _held_fixed(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+    return steps.newton_schulz(way, ops.stop_gradient(S), settings) + 0.0 * S
 
 
 COEFFICIENT = {0: "a", 1: "b", 2: "c"}

@@ -14,11 +14,11 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.feature_maps.tensor_sketch import TensorSketch
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen
 from tape import ops
 
 HASHES, COEFFICIENTS, PROJECTION = "in/phi/H", "in/phi/c", "in/proj"

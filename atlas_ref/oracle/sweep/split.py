@@ -12,9 +12,9 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.facts import facts
+from atlas_ref.oracle.sweep import parts
 from atlas_ref.oracle.sweep.cut import cut
 from atlas_ref.rules import FAMILY
-from atlas_ref.vectors.inputs import parts
 
 #: Results of one call that are inputs of the next, and their names there.
 RESUMES = {

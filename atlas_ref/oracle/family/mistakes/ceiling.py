@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.family import Inputs
+from atlas_ref.oracle.family.mistakes.mistake import Hooks, Mistake, Seen
 from atlas_ref.parts.ceiling import held
 from atlas_ref.types import Array
-from atlas_ref.vectors.mutants.mistake import Hooks, Mistake, Seen
 from tape import ops
 
 #: A written memory and the ceiling -> what a kernel has in the place of the shortened one.
