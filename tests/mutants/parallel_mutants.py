@@ -762,6 +762,51 @@ DUAL: tuple[Mutant, ...] = (
     ),
 )
 
+#: Where all columns of a memory share a gate, one matrix and one number stand for those of each.
+SHARED: tuple[Mutant, ...] = (
+    Mutant(
+        "shared-reads-reversed",
+        "tokens read the writes that others of the chunk see",
+        f"{_MASKED_ROWS}:mix",
+        Edited(
+            "scratch.product(A[..., 0, :, :], E)\n            if",
+            "scratch.product(A[..., 0, ::-1, :], E)\n            if",
+        ),
+        values("frozen", "exact-titans"),
+    ),
+    Mutant(
+        "shared-system-without-gradient",
+        "scores and the system get no gradient",
+        f"{_MASKED_ROWS}:against",
+        Edited(
+            "scratch.product(g, scratch.transposed(E))[..., None, :, :]",
+            "0.0 * scratch.product(g, scratch.transposed(E))[..., None, :, :]",
+        ),
+        gradients("exact-titans-k", "frozen-k"),
+    ),
+    Mutant(
+        "shared-factors-without-gradient",
+        "c and f get nothing from reads and predictions",
+        f"{_MASKED_ROWS}:factor_cotangents",
+        Edited("row_dots(g, part)[..., None]", "0.0 * row_dots(g, part)[..., None]"),
+        gradients("exact-titans-retain", "frozen-retain"),
+    ),
+    Mutant(
+        "shared-gate-of-one-column",
+        "a gate gets the gradient of one column of the state after the chunk",
+        f"{_MASKED_BACKWARD}:_through_ends",
+        Edited("found.sum(axis=-1, keepdims=True)", "found[..., :1]"),
+        gradients("exact-titans-retain", "exact-delta-retain"),
+    ),
+    Mutant(
+        "shared-writes-miss-the-end",
+        "coefficients get nothing from the state after their chunk",
+        f"{_MASKED_BACKWARD}:_through_ends",
+        Edited("row_dots(a, b)[..., None, :]", "0.0 * row_dots(a, b)[..., None, :]"),
+        gradients("exact-titans-step_size", "frozen-step_size"),
+    ),
+)
+
 DUAL_BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "inverse-not-transposed",
@@ -1527,6 +1572,7 @@ SEQUENCE: tuple[Mutant, ...] = (
 PARALLEL: tuple[Mutant, ...] = (
     *COEFFICIENTS,
     *DUAL,
+    *SHARED,
     *DUAL_BACKWARD,
     *MOMENTUM_FIRST,
     *NEWTON_SCHULZ,
