@@ -14,7 +14,6 @@ from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.tensors import COTANGENTS, LOGARITHMS
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.block import parts
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory", "log_retain", "log_momentum")
 KEYS_AND_VALUES = (("in/k", "in/v", -1), ("in/param/W_K", "in/param/W_V", -2))
@@ -104,15 +103,14 @@ def features(case: Case) -> tuple[str, ...]:
     """Names of the features that a case has; of a block, those of any level too (SRC-21)."""
     if not case.supported:
         return ()
-    own = SUBJECTS[case.header.rule].own
-    if own is not None:
-        has = own.features(case)
-        gradient = FEATURES["gradient"].is_of(case)
-        return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
-    levels = [case, *parts(case)]
-    return tuple(
-        name for name, each in FEATURES.items() if any(each.is_of(level) for level in levels)
-    )
+    has = SUBJECTS[case.header.rule].features(case)
+    gradient = FEATURES["gradient"].is_of(case)
+    return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
+
+
+def of_one(case: Case) -> set[str]:
+    """Names of the features that a case of one memory, of a matrix or of a map has."""
+    return {name for name, each in FEATURES.items() if each.is_of(case)}
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:

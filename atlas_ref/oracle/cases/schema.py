@@ -20,9 +20,10 @@ from atlas_ref.oracle.cases.tensors import (
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.base.header import SEQUENCE_KEYS
 from atlas_ref.oracle.subjects.levels.learned import GATES
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
-from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, SEQUENCE_KEYS, Subject
+from atlas_ref.oracle.subjects.subject import BLOCK, Subject
 from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with
@@ -113,7 +114,8 @@ def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
     keys = [field.alias or name for name, field in Header.model_fields.items()]
     alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
-    parametrised = [name for name, subject in SUBJECTS.items() if subject.own is not None]
+    parametrised = [name for name, subject in SUBJECTS.items() if subject.has_parameters]
+    one = [name for name, each in SUBJECTS.items() if not each.has_levels and not each.keys]
     supported = {"rule": {"not": {"enum": [*RESERVED, *parametrised]}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
@@ -142,7 +144,7 @@ def _contracts() -> list[dict[str, Any]]:
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_of_one_level()}]},
         ),
         _when(
-            {"rule": {"enum": [name for name in SUBJECTS if name not in (BLOCK, LAYER)]}},
+            {"rule": {"enum": one}},
             levels=False,
             combine=False,
             nested=False,
@@ -300,8 +302,8 @@ def result_names() -> set[str]:
 
 def is_result(name: str) -> bool:
     """Whether some case has a result of this name, in a level of a block too."""
-    layers = [subject.own.results for subject in SUBJECTS.values() if subject.own is not None]
-    return bare(name) in result_names() or any(each.fullmatch(name) for each in layers)
+    own = (subject.results for subject in SUBJECTS.values())
+    return bare(name) in result_names() or any(each and each.fullmatch(name) for each in own)
 
 
 def axis_values(axis: str) -> list[str]:

@@ -18,7 +18,6 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects import block
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 
@@ -97,7 +96,9 @@ def amplification(
     Args:
         truths: the results of `exact`.
     """
-    if not any(part.convention.has_newton_schulz for part in block.parts(case)):
+    if not any(
+        part.convention.has_newton_schulz for part in SUBJECTS[case.header.rule].parts(case)
+    ):
         return {}
     inputs = converted(case, "float64")
     factors: dict[str, float] = {}

@@ -10,18 +10,10 @@ import numpy as np
 
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import bare
 from atlas_ref.types import Array
 
-#: Results that are the state, or were it at an earlier token.
-STATES = ("out/M", "out/S", "out/M_ref", "out/window_momentum")
-
-#: The same of subjects that have a state of their own.
-OWN = tuple(
-    subject.own.states
-    for subject in SUBJECTS.values()
-    if subject.own is not None and subject.own.states is not None
-)
+#: Names of results that are the state, or were it at an earlier token, of each kind of subject.
+STATES = {subject.states for subject in SUBJECTS.values() if subject.states is not None}
 
 #: Format of the state, and of the arithmetic, unless said otherwise.
 STATE = "float32"
@@ -40,13 +32,12 @@ def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
 
 def kept_in(header: Any, asked: str | None) -> str | None:
     """The format of the state: the one that is asked for, else the one that a case declares (TOL-8)."""
-    own = SUBJECTS[header.rule].own
-    return asked if asked is not None or own is None else own.state_dtype(header)
+    return SUBJECTS[header.rule].state_dtype(header) if asked is None else asked
 
 
 def is_state(name: str) -> bool:
     """Whether a result is the state of a memory (TOL-8)."""
-    return bare(name) in STATES or any(each.fullmatch(name) for each in OWN)
+    return any(each.fullmatch(name) for each in STATES)
 
 
 def gap(got: Array, want: Array, handed: str) -> Array:

@@ -19,10 +19,11 @@ from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.judge.norms import rounded
-from atlas_ref.oracle.sweep.cut import axes_of, cut
-from atlas_ref.rules import FAMILY
-from atlas_ref.vectors.inputs import dplr_targets, parts
-from atlas_ref.vectors.inputs.split import RESUMES, resumed
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.base.hooks import RESUMES
+from atlas_ref.oracle.sweep.cut import axes_of
+from atlas_ref.vectors.inputs import dplr_targets
+from atlas_ref.vectors.inputs.split import part, resumed
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -65,7 +66,9 @@ MISTAKES = {
 
 def long(case: Case) -> bool:
     """Whether a case has more tokens than the smallest chunk, so that its mutants are these."""
-    return (case.header.rule in FAMILY or bool(_further(case))) and _tokens(case) > SIZES[0]
+    return (SUBJECTS[case.header.rule].has_sequence or bool(_further(case))) and _tokens(
+        case
+    ) > SIZES[0]
 
 
 def _further(case: Case) -> str:
@@ -178,18 +181,15 @@ def _pieces(case: Case, size: int, mistake: Mistake, dtype: str) -> Iterator[tup
 
 def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
     """Tokens with the state of the call; anew, with M0 and S0 alone, as after a reset."""
-    if _further(case):
-        return parts.part(case, tokens)
-    candidate = cut(case, "T", tokens)
-    assert candidate is not None
-    header, tensors = candidate
-    if anew:
-        header = {key: value for key, value in header.items() if key != "phase"}
-        tensors = {
-            name: value
-            for name, value in tensors.items()
-            if name not in RESUMES.values() or name in ("in/M0", "in/S0")
-        }
+    piece = part(case, tokens)
+    if not anew:
+        return piece
+    header = {key: value for key, value in piece.header.plain().items() if key != "phase"}
+    tensors = {
+        name: value
+        for name, value in piece.inputs.items()
+        if name not in RESUMES.values() or name in ("in/M0", "in/S0")
+    }
     return make(header, tensors, name=case.name)
 
 

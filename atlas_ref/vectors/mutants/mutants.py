@@ -21,7 +21,6 @@ from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import split
 from atlas_ref.vectors.mutants import (
     axes,
@@ -119,7 +118,7 @@ def words(name: str) -> str:
 
 def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     spanned = case
-    if case.header.rule in FAMILY and case.header.span is None:
+    if SUBJECTS[case.header.rule].has_tokens and case.header.span is None:
         spanned = case.replaced(header=case.header.replaced(span=SPAN))
     points = conventions(spanned)
     names = list(points)

@@ -11,11 +11,8 @@ from typing import Any
 
 from atlas_ref.oracle.recurrences import parameters, tensors
 from atlas_ref.oracle.recurrences.members import MEMBERS, STATES
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array
-
-#: Error of a result in float64 that is allowed, and why (RECUR-7).
-TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 _TRAINED = {
     name.removeprefix("in/")
@@ -81,29 +78,24 @@ def _features(case: Any) -> set[str]:
 
 SUBJECT = Subject(
     name="recurrence",
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "RECUR-1", "grad": "RECUR-4"},
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
-    states=tensors.states,
-    has_axes=False,
+    draw_states=tensors.states,
     instead="atlas-ref eval, check and tolerance do",
     is_memory=True,
-    own=Own(
-        check_header=parameters.check_header,
-        checked=tensors.checked,
-        clause=_clause,
-        void=lambda header, inputs: {},
-        numbers=tensors.numbers,
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        measured=True,
-        states=STATE,
-        features=_features,
-        check_form=_check_form,
-        forms=("sequential",),
-        continued=_continued,
-    ),
+    has_parameters=True,
+    check_header=parameters.check_header,
+    checked=tensors.checked,
+    clause=_clause,
+    numbers=tensors.numbers,
+    results=RESULTS,
+    measured=True,  # beyond 1e-12 in float64 (RECUR-7)
+    states=STATE,
+    features=_features,
+    check_form=_check_form,
+    forms=("sequential",),
+    continued=_continued,
 )
