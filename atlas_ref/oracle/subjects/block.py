@@ -23,7 +23,6 @@ from atlas_ref.oracle.subjects.levels.schedule import active, check_step, with_s
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     LEVEL,
-    Legal,
     Position,
     Rounding,
     Subject,
@@ -349,9 +348,6 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         by = Means(one, nested.plainly(rounding), learned.plainly(rounding), rounding)
         return results(inputs, case, by)[0]
 
-    def legal(header: Any, convention: Any, names: set[str]) -> Legal:
-        raise ValueError(f"rule {BLOCK}: each level has a table of its own")
-
     return Subject(
         name=BLOCK,
         cotangent="in/y_bar",
@@ -363,7 +359,6 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         clause=partial(_clause, memory),
         numbers=lambda header, inputs: 0,  # beside its levels
         void=_void,
-        legal=legal,
         has_levels=True,
         parts=parts,
         states=STATES,

@@ -21,7 +21,6 @@ from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
 from atlas_ref.oracle.subjects.subject import (
     LAYER,
-    Legal,
     Rounding,
     Subject,
     Tensor,
@@ -282,15 +281,10 @@ def _void(case: Any) -> dict[str, str]:
     return ENTRIES[case.header.layer].void(_settings(case.header), case.inputs)
 
 
-def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {LAYER}: each layer has a table of its own")
-
-
 SUBJECT = Subject(
     name=LAYER,
     cotangent="in/y_bar",
     clauses={"out": "LAYER-1", "grad": "LAYER-8"},
-    legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
     keys={

@@ -165,7 +165,7 @@ class Preset(NamedTuple):
 
 
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {header.rule}: its tensors are those of its parameters")
+    raise ValueError(f"rule {header.rule}: its tensors stand in no table of all rules")
 
 
 def _no_form(case: Any, form: str, chunk: int | None) -> None:
