@@ -176,6 +176,65 @@ def test_a_comparison_and_a_probe_are_seen() -> None:
     assert probes(tree) == [4, 5, 6]
 
 
+#: Rooms that ask a subject for its facts, never for the group that its rule belongs to.
+OF_SUBJECTS = ("atlas_ref/oracle/", "atlas_ref/vectors/", "atlas_ref/cli/")
+
+
+def groups_asked(tree: ast.AST) -> list[int]:
+    """Lines that ask whether a rule is of the family, is the block, or has what only some have."""
+    found = []
+    for node in walked(tree):
+        if isinstance(node, ast.Compare):
+            member = isinstance(node.ops[0], ast.In | ast.NotIn)
+            sides = node.comparators if member else [node.left, *node.comparators]
+            names = {each.id for side in sides for each in ast.walk(side) if _is_name(each)}
+            asked = names & ({"FAMILY", "BLOCK"} if member else {"BLOCK"})
+        else:
+            asked = _is_own(node)
+        if asked:
+            found.append(node.lineno)
+    return found
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _is_own(node: ast.AST) -> bool:
+    """Whether this is what some subjects have in place of a table: SUBJECTS[rule].own."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "own"
+        and any(_is_name(each) and each.id in ("SUBJECTS", "subject") for each in ast.walk(node))
+    )
+
+
+def test_no_room_asks_for_the_group_of_a_rule() -> None:
+    rooms = [path for path in FILES if name(path).startswith(OF_SUBJECTS)]
+    found = {name(path): groups_asked(parsed(path)) for path in rooms}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "case.header.rule in FAMILY",
+        "if h.rule not in (*FAMILY, BLOCK): pass",
+        "header.rule == BLOCK",
+        "BLOCK != case.header.rule",
+        "own = SUBJECTS[case.header.rule].own",
+        "x = 0 if subject.own is None else 1",
+    ],
+)
+def test_a_question_for_a_group_is_seen(code: str) -> None:
+    assert groups_asked(ast.parse(code)) == [1]
+
+
+def test_a_list_of_rules_and_a_fact_of_a_subject_are_no_question() -> None:
+    code = "x = [each for each in FAMILY]\ny = subject.calls is None\nz = answer.own\n"
+    assert groups_asked(ast.parse(code + "w = f'rule {BLOCK}'\n")) == []
+
+
 def test_a_folder_has_at_most_sixteen_files() -> None:
     counts = Counter(name(path.parent) for path in FILES)
     assert {folder: count for folder, count in counts.items() if count > 16} == {}
@@ -230,7 +289,7 @@ def test_every_subject_declares_its_facts() -> None:
         assert subject.name == key
         assert subject.has_tokens == (subject.argument not in subject.tensors)
         assert subject.has_tokens or {subject.argument, subject.cotangent} == set(subject.tensors)
-        alone = subject.rule is None and subject.own is None
+        alone = subject.rule is None and not subject.has_parameters
         assert subject.needs_newton_schulz == (alone and subject.has_newton_schulz)
 
 

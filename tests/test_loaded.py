@@ -151,5 +151,3 @@ def test_what_is_known_of_a_subject_without_its_import_is_what_it_says() -> None
     for name, entry in ENTRIES.items():
         subject = SUBJECTS[name]
         assert (subject.name, set(subject.keys)) == (name, set(entry.keys))
-        stated = None if subject.own is None else subject.own.check_form
-        assert entry.forms is None or stated is not None

@@ -32,25 +32,24 @@ def levels(
 ) -> int:
     """Make a case of each level of a block, with the results that the file records of it."""
     from atlas_ref.oracle.cases.case import CaseError, load, save
-    from atlas_ref.oracle.cases.levels import parts
     from atlas_ref.oracle.cases.tensor_spec import BLOCK
     from atlas_ref.oracle.registry import SUBJECTS
 
     case = load(file)
-    if case.header.rule != BLOCK:
-        subject = SUBJECTS[case.header.rule]
-        memory = subject.own is None or subject.rule is not None
+    subject = SUBJECTS[case.header.rule]
+    if not subject.has_levels:
+        memory = not subject.has_parameters or subject.rule is not None
         raise CaseError(
             f"{file}: rule {case.title}: {'is one memory already' if memory else 'has no levels'}; "
             f"rule {BLOCK} has levels"
         )
-    if why := SUBJECTS[BLOCK].why_nothing(case.header):
+    if why := subject.why_nothing(case.header):
         raise CaseError(f"{file}: rule {BLOCK}: {why}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CaseError(f"{out}: cannot be made: {error.strerror}") from None
-    level_cases = parts(case)
+    level_cases = subject.parts(case)
     places = [out / f"level{number}.safetensors" for number in range(len(level_cases))]
     for place in places:
         options.refuse_same(place, file)

@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref import backend
-from atlas_ref.forms.support import require
 from atlas_ref.oracle.cases.case import (
     Case,
     CaseError,
@@ -32,8 +31,7 @@ from atlas_ref.oracle.cases.inputs import (
     converted,
     rounded,
 )
-from atlas_ref.oracle.cases.levels import parts
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, Position
+from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result, seeds
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array, Frozen
@@ -109,9 +107,9 @@ def evaluate(
     inputs = backend.device(converted(case, "float32" if narrow else dtype))
     bars = seeds(case.header, inputs)
     inputs, names = weighed_inputs(case, inputs) if grad else (inputs, [])
-    own, main = SUBJECTS[case.header.rule].own, main_result(case.header)
-    loss = main if own is None else own.loss(case.header) or main
-    if grad and own is not None and (why := own.no_loss(case.header, inputs)):
+    subject, main = SUBJECTS[case.header.rule], main_result(case.header)
+    loss = subject.loss(case.header) or main
+    if grad and (why := subject.no_loss(case.header, inputs)):
         raise CaseError(f"{case.name}: {loss}: {why}")
     if grad and not bars.keys() & {main, loss}:
         raise CaseError(f"{case.name}: {main_cotangent(case.header)}: missing, gradients need it")
@@ -217,8 +215,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def _header_out(case: Case, after: Position) -> dict[str, Any]:
     """The header of a continuation: its positions (CASE-13, CASE-30, RECUR-13)."""
     header = case.header.plain()
-    own = SUBJECTS[case.header.rule].own
-    if own is not None and (moved := own.continued(case)):
+    if moved := SUBJECTS[case.header.rule].continued(case):
         header["parameters"] = {**(header.get("parameters") or {}), **moved}
     if isinstance(after, list):
         header["levels"] = [
@@ -238,25 +235,8 @@ def _header_out(case: Case, after: Position) -> dict[str, Any]:
 
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute this case (CHUNK-20)."""
-    if case.header.rule == BLOCK:
-        if why := SUBJECTS[BLOCK].form_refused(case.header, form, chunk):
-            raise CaseError(f"{case.name}: {why}")
-        for number, part in enumerate(parts(case)):
-            _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
-        return
-    subject = SUBJECTS[case.header.rule]
-    if subject.own is not None and subject.own.check_form is not None:
-        try:
-            subject.own.check_form(case, form, chunk)
-        except ValueError as error:
-            raise CaseError(f"{case.name}: {error}") from None
-        return
-    if subject.rule is None:
-        if form != "sequential" or chunk is not None:
-            raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
-        return
     try:
-        require(case.header.rule, case.convention, form, chunk)
+        SUBJECTS[case.header.rule].check_form(case, form, chunk)
     except ValueError as error:
         raise CaseError(f"{case.name}: {error}") from None
 

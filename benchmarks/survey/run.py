@@ -17,8 +17,9 @@ from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
-from atlas_ref.oracle.report.failures import clause
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sources.sources import respond
+from atlas_ref.oracle.subjects.base.facts import clause
 from benchmarks.survey import (
     bracket,
     chunks,
@@ -171,7 +172,7 @@ def _results(source: Source, questions: Sequence[Asked], dtype: str) -> dict[str
 
 def _note(failed: dict[str, dict[str, Any]], row: Comparison, case: Case) -> None:
     """Count a failure under its clause, with the worst of them."""
-    name = clause(case.header.rule, row.tensor) or "-"
+    name = clause(SUBJECTS[case.header.rule].clauses, row.tensor) or "-"
     entry = failed.setdefault(
         name, {"tensors": [], "cases": [], "verdicts": [], "worst": "", "why": []}
     )

@@ -189,6 +189,11 @@ def test_a_reserved_rule_is_unsupported_and_not_bad(cli, tmp_path):
     assert not (tmp_path / "out").exists()
     assert cli("eval", RESERVED, "-o", tmp_path / "out", "--json").json["exit"] == 3
     assert cli("show", RESERVED).code == 0
+    ran = cli("tolerance", f"{RESERVED}:y")
+    assert (ran.code, ran.err) == (
+        3,
+        f"atlas-ref: {RESERVED}: rule qk_projection: not yet supported\n",
+    )
 
 
 def test_show_describes_a_case(cli, tmp_path):

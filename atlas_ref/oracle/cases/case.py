@@ -9,35 +9,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from pydantic import ValidationError
 
-from atlas_ref.conventions import Convention, effective, resolve, void_axes
+from atlas_ref.conventions import Convention
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
-from atlas_ref.oracle.cases.gate_axis import check_gate_axis, stated_by_a_set, wide
+from atlas_ref.oracle.cases.gate_axis import stated_by_a_set
 from atlas_ref.oracle.cases.header import Header, parse, reserved, title
-from atlas_ref.oracle.cases.levels import parts, with_schedule
 from atlas_ref.oracle.cases.recorded_headers import in_words_of_a_case, sized
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, frozen_tensors
-from atlas_ref.oracle.cases.tensors import (
-    Tensor,
-    axes_in_words,
-    check_shapes,
-    gated,
-    history,
-    is_cotangent,
-    legal,
-    memory_shape,
-    tokens,
-)
-from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
+from atlas_ref.oracle.cases.tensors import is_cotangent
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.rules import FAMILY, sequence
 from atlas_ref.types import Frozen
 
 
@@ -93,56 +79,18 @@ class Case(Frozen):
     @property
     def in_force(self) -> dict[str, Any]:
         """The convention as a JSON object; for a block one of each level, by level0, level1, ..."""
-        if self.header.rule == BLOCK:
-            return {f"level{number}": part.in_force for number, part in enumerate(parts(self))}
-        if not self.supported or not self._has_convention:
+        if not self.supported:
             return {}
-        return self.convention.model_dump(mode="json")
-
-    @property
-    def _has_convention(self) -> bool:
-        own = SUBJECTS[self.header.rule].own
-        return own is None or own.has_convention
+        subject = SUBJECTS[self.header.rule]
+        if subject.has_levels:
+            parts = enumerate(subject.parts(self))
+            return {f"level{number}": part.in_force for number, part in parts}
+        return self.convention.model_dump(mode="json") if subject.has_convention else {}
 
     @property
     def void(self) -> dict[str, str]:
         """Settings that were chosen but cannot matter, each with the reason (CASE-18)."""
-        h = self.header
-        if h.rule == BLOCK:
-            return {
-                f"level{number}.{axis}": why
-                for number, part in enumerate(parts(self))
-                for axis, why in part.void.items()
-            }
-        if own := SUBJECTS[h.rule].own:
-            return own.void(h, self.inputs)
-        reasons = void_axes(
-            self.convention,
-            rule=h.rule,
-            window=h.window,
-            span=h.span,
-            phase=h.phase,
-            tokens=tokens(self.inputs),
-            history=history(self.inputs),
-            resets="in/reset" in self.inputs,
-            gated=gated(h, self.inputs),
-            shape=memory_shape(h, self.inputs),
-        )
-        default = resolve("spec", rule=h.rule, level=h.level)
-        settings = {
-            axis: why
-            for axis, why in reasons.items()
-            if attrgetter(axis)(self.convention) != attrgetter(axis)(default)
-        }
-        if h.span is not None and not _spans(h, self.convention):
-            settings["span"] = "nothing is refreshed by spans"
-        if h.gate_axis is not None and not wide(self.inputs):
-            settings["gate_axis"] = "every gate is one number per token"
-        if h.phase is not None and not (
-            _spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference
-        ):
-            settings["phase"] = "no reference is frozen and no read needs the start of a span"
-        return settings
+        return SUBJECTS[self.header.rule].void(self)
 
 
 def unsupported(what: str) -> str:
@@ -158,6 +106,17 @@ def require_supported(case: Case) -> None:
     """
     if not case.supported:
         raise Unsupported(f"{case.name}: {unsupported(reserved(case.header))}")
+
+
+def refuse(case: Case, what: str) -> NoReturn:
+    """Refuse a case of a rule that a tool does not compute.
+
+    Raises:
+        CaseError: names the tool and what to give it instead.
+        Unsupported: nothing takes its place.
+    """
+    case.require_one_memory(what)
+    raise Unsupported(f"{case.name}: rule {case.header.rule}: {what} is not yet supported")
 
 
 def make(header: Mapping[str, Any], tensors: Arrays, *, name: str = "case") -> Case:
@@ -276,101 +235,20 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
             name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
         )
     subject = SUBJECTS[header.rule]
-    own = subject.own
-    if header.rule == BLOCK or own is not None:
-        inputs = (
-            own.checked(header, inputs)
-            if own is not None
-            else subject.checked_levels(
-                header, inputs, lambda part, its: _build(name, part, its).inputs
-            )
-        )
-        return Case(
-            name=name,
-            header=header,
-            convention=_convention_of(header),
-            inputs=inputs,
-            recorded=recorded,
-        )
-    convention = resolve(header.convention, rule=header.rule, level=header.level)
-    in_force = effective(convention, rule=header.rule)
-    _check_convention(header, convention)
-    inputs = with_schedule(header, inputs)
-    table, refused = legal(header, in_force, set(inputs))
-    _check_names(header, inputs, table, refused)
-    check_shapes(header, inputs, table)
-    check_gate_axis(header, inputs)
-    inputs = {key: inputs[key] for key in table if key in inputs}
-    for key, value in inputs.items():
-        check_values(key, value, table[key])
-    return Case(name=name, header=header, convention=convention, inputs=inputs, recorded=recorded)
-
-
-def _convention_of(header: Header) -> Convention:
-    """The convention in force where a subject has something in place of the family's tensors."""
-    own = SUBJECTS[header.rule].own
-    if own is None or not own.has_convention:
-        return Convention()
-    if own.convention is not None:
-        in_force: Convention = own.convention(header)
-        return in_force
-    return resolve(header.convention, rule=header.rule)
-
-
-def _check_convention(header: Header, convention: Convention) -> None:
-    if header.rule not in FAMILY:
-        return
-    sequence.require_span(convention, header.span)
-    if (
-        header.phase is not None
-        and header.span is not None
-        and header.phase >= header.span
-        and _spans(header, convention)
-    ):
-        raise ValueError(f"phase: must be below the span {header.span}, found {header.phase}")
-    if convention.rate == "split" and header.level == "token":
-        raise ValueError("convention: rate split has no second rate at level token")
-    if convention.argument == "written_back" and convention.order == "momentum_then_window":
-        raise ValueError(
-            "convention: newton_schulz.argument written_back is not defined for order "
-            "momentum_then_window"
-        )
-
-
-def _spans(header: Header, convention: Convention) -> bool:
-    """Whether positions wrap at the span, so that span and phase matter together (CONV-30)."""
-    in_force = effective(convention, rule=header.rule)
-    return in_force.reference != "call_start" and "chunk_start" in (
-        in_force.reference,
-        in_force.read,
+    return Case(
+        name=name,
+        header=header,
+        inputs=subject.checked(header, inputs),
+        convention=subject.convention(header),
+        recorded=recorded,
     )
-
-
-def _check_names(
-    header: Header, inputs: Arrays, table: dict[str, Tensor], refused: dict[str, str]
-) -> None:
-    if not inputs:
-        raise ValueError(
-            "no in/... tensor: these are results or an empty file, and a case needs inputs"
-        )
-    for key in inputs:
-        if key in refused:
-            raise ValueError(f"{key}: not part of this case: {refused[key]}")
-        if key not in table:
-            raise ValueError(
-                f"{key}: unknown tensor for rule {header.rule}, level {header.level}; it has "
-                f"{', '.join(table)}"
-            )
-    stands_in = {"in/retain": "in/log_retain", "in/momentum": "in/log_momentum"}
-    for key, tensor in table.items():
-        if tensor.need == "yes" and key not in inputs and stands_in.get(key) not in inputs:
-            raise ValueError(f"{key}: missing, axes {axes_in_words(tensor.axes)} are needed")
 
 
 def between(case: Case) -> dict[str, tuple[int, ...]]:
     """Shapes of results between, `in/attn`, whose gradient a zero that is added to them has."""
-    own = SUBJECTS[case.header.rule].own if case.supported else None
-    shapes = {} if own is None else own.between(case.header, case.inputs)
+    if not case.supported:
+        return {}
+    shapes = SUBJECTS[case.header.rule].between(case.header, case.inputs)
     return {f"in/{name}": shape for name, shape in shapes.items()}
 
 
@@ -379,8 +257,11 @@ def differentiable(case: Case) -> list[str]:
 
     Source: PHI-20.
     """
-    own = SUBJECTS[case.header.rule].own if case.supported else None
-    constant = frozen_tensors(case.header) if own is None else own.constants(case.header)
+    constant = (
+        SUBJECTS[case.header.rule].constants(case.header)
+        if case.supported
+        else frozen_tensors(case.header)
+    )
     return [
         key
         for key, value in case.inputs.items()

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS
 from atlas_ref.oracle.cases.tensors import COTANGENTS
 from atlas_ref.oracle.registry import SUBJECTS
@@ -105,15 +104,14 @@ def features(case: Case) -> tuple[str, ...]:
     """Names of the features that a case has; of a block, those of any level too (SRC-21)."""
     if not case.supported:
         return ()
-    own = SUBJECTS[case.header.rule].own
-    if own is not None:
-        has = own.features(case)
-        gradient = FEATURES["gradient"].is_of(case)
-        return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
-    levels = [case, *parts(case)]
-    return tuple(
-        name for name, each in FEATURES.items() if any(each.is_of(level) for level in levels)
-    )
+    has = SUBJECTS[case.header.rule].features(case)
+    gradient = FEATURES["gradient"].is_of(case)
+    return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
+
+
+def of_one(case: Case) -> set[str]:
+    """Names of the features that a case of one memory, of a matrix or of a map has."""
+    return {name for name, each in FEATURES.items() if each.is_of(case)}
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:

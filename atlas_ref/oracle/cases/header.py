@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
     create_model,
     model_validator,
 )
@@ -21,15 +20,15 @@ from pydantic_core import core_schema
 
 from atlas_ref.forms import FORMS
 from atlas_ref.forms.support import SUPPORT
-from atlas_ref.messages import first_problem, shown
+from atlas_ref.messages import shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, CHARACTERS, LEVELS, SEQUENCE_KEYS
+from atlas_ref.oracle.cases.tensor_spec import CHARACTERS, LEVELS
 from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
-from atlas_ref.rules import FAMILY, names_with
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Count, Frozen
 
 #: Rules that the format reserves for later versions.
@@ -185,88 +184,21 @@ class Header(Frozen):
             )
         if self.rule in RESERVED:
             return self
-        own = SUBJECTS[self.rule].own
-        if self.parameters is not None and own is None:
-            names = [name for name, subject in SUBJECTS.items() if subject.own is not None]
+        subject = SUBJECTS[self.rule]
+        if self.parameters is not None and not subject.has_parameters:
+            names = [name for name, each in SUBJECTS.items() if each.has_parameters]
             raise ValueError(
                 f"parameters: only rules {', '.join(names)} and the reserved rules "
                 f"{' and '.join(RESERVED)} have them, this is {self.rule}"
             )
-        if own is not None:
-            own.check_header(self)
-            return self
-        if self.gate_axis is not None and self.level == "token":
-            raise ValueError(
-                f"gate_axis: belongs to given gates, at level projected, found {self.gate_axis}"
-            )
-        if self.rule == BLOCK:
-            self._check_block()
-            return self
-        for key in ("levels", "combine", "nested"):
-            if key in self.model_fields_set:
-                raise ValueError(f"{key}: belongs to rule {BLOCK}, this is {self.rule}")
-        if self.schedule is not None and self.schedule.learned is not None:
-            raise ValueError(
-                f"schedule.learned: belongs to rule {BLOCK}, whose levels differ in who writes; "
-                f"this is {self.rule}"
-            )
-        subject = SUBJECTS[self.rule]
-        for key in OWN_KEYS.keys() - ENTRIES[self.rule].keys.keys():
-            if key in self.model_fields_set:
-                raise ValueError(f"{key}: the rule {self.rule} has none")
-        if subject.rule is None:
-            for key in SEQUENCE_KEYS:
-                if key in self.model_fields_set:
-                    raise ValueError(f"{key}: the rule {self.rule} has no sequence")
-        if subject.rule is not None and not subject.rule.has_window and self.window != 1:
-            raise ValueError(f"window: {self.rule} looks at one token, found {self.window}")
-        if not subject.has_feature_map and self.feature_map.kind != "identity":
-            raise ValueError(f"feature_map: {self.rule} has none, found {self.feature_map.kind}")
-        if self.window_weights is not None and not (
-            self.rule in names_with("has_window") and self.level == "token"
-        ):
-            rules = " and ".join(names_with("has_window"))
-            raise ValueError(f"window_weights: belongs to rule {rules} at level token")
-        if self.schedule is not None and (
-            self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)
-        ):
-            level = "none" if self.schedule.level is None else self.schedule.level
-            raise ValueError(
-                f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, "
-                f"from 0, found {level}"
-            )
+        subject.check_header(self)
         return self
 
-    def _check_block(self) -> None:
-        """Check what a block of levels needs, and what each level has for itself (CASE-31)."""
-        if self.level != "token":
-            raise ValueError(
-                f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}"
-            )
-        for key in ("window", "span", "phase", "convention", "feature_map", "window_weights"):
-            if key in self.model_fields_set:
-                raise ValueError(f"{key}: each level of rule {BLOCK} has its own")
-        if self.levels is None:
-            raise ValueError(f"levels: missing, rule {BLOCK} needs them")
-        if self.schedule is None:
-            raise ValueError(f"schedule: missing, rule {BLOCK} needs the periods of its levels")
-        if self.schedule.level is not None:
-            raise ValueError(
-                f"schedule.level: rule {BLOCK} has all levels, found {self.schedule.level}"
-            )
-        if len(self.schedule.periods) != len(self.levels):
-            raise ValueError(
-                f"schedule.periods: {len(self.schedule.periods)} periods for "
-                f"{len(self.levels)} levels"
-            )
-        SUBJECTS[self.rule].check_levels(self)
-        if self.combine == "masked" and 1 not in self.schedule.periods:
-            raise ValueError("combine: masked needs a level of period 1")
-        for number in range(len(self.levels)):
-            try:
-                self.of_level(number)
-            except ValidationError as error:
-                raise ValueError(f"levels[{number}]: {first_problem(error)}") from None
+    @property
+    def foreign_keys(self) -> list[str]:
+        """Keys that the file sets and another subject brings with it."""
+        own = ENTRIES[self.rule].keys
+        return [key for key in OWN_KEYS if key not in own and key in self.model_fields_set]
 
     def of_level(self, number: int) -> Header:
         """The header that one level of a block would have as a case of its own (CASE-31).

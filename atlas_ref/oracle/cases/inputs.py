@@ -12,10 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.parts import feature_maps
-from atlas_ref.rules import FAMILY
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
@@ -105,38 +102,15 @@ def check_size(case: Case) -> None:
     Raises:
         CaseError: the window is too wide, or how many numbers one array would need.
     """
-    own = SUBJECTS[case.header.rule].own
-    if own is not None:
-        if (most := own.numbers(case.header, case.inputs)) > LARGEST:
+    for part in SUBJECTS[case.header.rule].parts(case):
+        subject = SUBJECTS[part.header.rule]
+        if (most := subject.numbers(part.header, part.inputs)) > LARGEST:
             raise CaseError(
-                f"{case.name}: {case.title} needs an array of {most} numbers, at most {LARGEST} "
+                f"{case.name}: {subject.needs(part)} an array of {most} numbers, at most {LARGEST} "
                 "are evaluated"
             )
-        return
-    for part in parts(case):
-        _check_one(part)
-
-
-def _check_one(case: Case) -> None:
-    h, inputs = case.header, case.inputs
-    x = inputs.get("in/k", inputs.get("in/x"))
-    if x is None:  # no tokens
-        return
-    heads, d_in = inputs["in/param/W_K"].shape[:2] if h.level == "token" else (1, x.shape[-1])
-    phi = {
-        name.rsplit("/", 1)[1]: value
-        for name, value in inputs.items()
-        if name.startswith("in/phi/") or name == "in/proj"
-    }
-    rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, phi)
-    sequences = rows // x.shape[-2] if h.rule in FAMILY else 1
-    most = max(rows * h.window, rows * features, sequences * h.window * features)
-    if most > LARGEST:
-        what = f"window {h.window} and {features} features of {rows} tokens"
-        raise CaseError(
-            f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated"
-        )
-    if h.window > WIDEST:
-        raise CaseError(
-            f"{case.name}: window: must be at most {WIDEST} to be evaluated, found {h.window}"
-        )
+        if part.header.window > WIDEST:
+            raise CaseError(
+                f"{case.name}: window: must be at most {WIDEST} to be evaluated, found "
+                f"{part.header.window}"
+            )

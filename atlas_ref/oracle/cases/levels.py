@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, LONGEST
+from atlas_ref.oracle.cases.tensor_spec import LONGEST
 from atlas_ref.types import Array
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, 
 
 
 def parts(case: Case) -> list[Any]:
-    """The levels of a valid block as cases of their own; any other case alone."""
-    if case.header.rule != BLOCK:
-        return [case]
+    """The levels of a valid block as cases of their own."""
     cases = []
     for number in range(count(case.header)):
         header = case.header.of_level(number)

@@ -17,10 +17,9 @@ from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
-from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts import feature_maps
-from atlas_ref.rules import FAMILY, names_with
+from atlas_ref.rules import names_with
 from atlas_ref.types import Array, Frozen, same_bits
 
 DTYPES: dict[str, Any] = {
@@ -133,7 +132,7 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.window > WIDEST:
         raise CaseError(f"{name}: window: must be at most {WIDEST}, found {request.window}")
     kind = DTYPES[request.dtype]
-    if request.rule == BLOCK:
+    if request.rule in SUBJECTS and SUBJECTS[request.rule].has_levels:
         _check_size(request, request.d_in, name)
         fields, tensors = new_block.block(request, new, name=name)
         return make(fields, _stored(tensors, kind), name=name)
@@ -167,10 +166,10 @@ def _states(request: Request, header: Any, inputs: dict[str, Array]) -> dict[str
     All other tensors are the same with and without them.
     """
     subject = SUBJECTS[request.rule]
-    if subject.states is None or not request.state or request.draw == 1:
+    if subject.draw_states is None or not request.state or request.draw == 1:
         return {}
     draw = np.random.Generator(np.random.Philox(np.random.SeedSequence((request.seed, 1))))
-    found = subject.states(request, header, inputs, draw)
+    found = subject.draw_states(request, header, inputs, draw)
     return {name: x for name, x in found.items() if request.cotangent or "_bar" not in name}
 
 
@@ -203,8 +202,7 @@ def _changes_nothing(request: Request, key: str, case: Case) -> bool:
 
 def _parametrised(rule: str) -> bool:
     """Whether the settings of a rule are parameters of its cases (DEEPCASE-2)."""
-    own = SUBJECTS[rule].own if rule in SUBJECTS else None
-    return own is not None and SUBJECTS[rule].draw is not None
+    return rule in SUBJECTS and SUBJECTS[rule].has_parameters and SUBJECTS[rule].draw is not None
 
 
 def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
@@ -213,14 +211,14 @@ def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
     A stated parameter or axis stands in the place of the preset's; an object without a kind changes
     some settings of the preset's object.
     """
-    own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
-    if own is None or not own.presets or "preset" not in request.parameters:
+    presets = SUBJECTS[request.rule].presets if request.rule in SUBJECTS else {}
+    if not presets or "preset" not in request.parameters:
         return request, ()
     stated = dict(request.parameters)
     wanted = str(stated.pop("preset"))
-    if wanted not in own.presets:
-        raise CaseError(f"{name}: parameters.{no_such('preset', wanted, own.presets)}")
-    preset = own.presets[wanted]
+    if wanted not in presets:
+        raise CaseError(f"{name}: parameters.{no_such('preset', wanted, presets)}")
+    preset = presets[wanted]
     parameters = dict(preset.parameters)
     for key, value in stated.items():
         below = parameters.get(key)
@@ -236,7 +234,7 @@ def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
 def _check_drawn(request: Request, name: str) -> None:
     """Refuse a rule of which no case is drawn, and parameters of one that has none."""
     subject = SUBJECTS[request.rule]
-    if subject.own is not None and subject.draw is None:
+    if subject.draw is None and not subject.has_levels:
         raise CaseError(f"{name}: rule {request.rule}: its cases are recorded, none is drawn")
     if request.parameters and not _parametrised(request.rule):
         raise CaseError(f"{name}: parameters: the rule {request.rule} has none")
@@ -259,11 +257,8 @@ def _check_stated(request: Request, name: str) -> None:
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
     for key in ("gate", "log"):
-        if getattr(request, key) is None:
-            continue
-        own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
-        if own is None or key not in own.drawn:
-            rules = [each for each, it in SUBJECTS.items() if it.own and key in it.own.drawn]
+        rules = [each for each, it in SUBJECTS.items() if key in it.drawn]
+        if getattr(request, key) is not None and request.rule not in rules:
             raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
 
 
@@ -291,12 +286,13 @@ def _header(request: Request) -> dict[str, Any]:
     for key in ("span", "feature_map", "window_weights", "parameters"):
         if getattr(request, key):
             fields[key] = getattr(request, key)
-    own = SUBJECTS[request.rule].own if request.rule in SUBJECTS else None
-    if own is not None and own.sample:
-        open_ = {} if set(own.sample) & set(request.parameters) else own.sample
+    subject = SUBJECTS.get(request.rule)
+    if subject is not None and subject.sample:
+        open_ = {} if set(subject.sample) & set(request.parameters) else subject.sample
         fields["parameters"] = {**open_, **request.parameters}
     if request.convention != "spec":
         fields["convention"] = request.convention
-    if request.per_dimension_gates and request.level == "projected" and request.rule in FAMILY:
+    stated = subject is not None and subject.has_gate_axis and request.level == "projected"
+    if request.per_dimension_gates and stated:
         fields["gate_axis"] = "d_out"
     return fields

@@ -62,7 +62,7 @@ def evaluated(
         argument = inputs[subject.argument]
         for numbers in _rounds(range(len(conventions)), argument.size):
             group = [conventions[i] for i in numbers]
-            yield numbers, {subject.result: orthogonaliser(group)(argument[None])}
+            yield numbers, {subject.result(case.header): orthogonaliser(group)(argument[None])}
         return
     prepared = prepare.Prepared(case.header, inputs)
     groups: dict[Any, list[int]] = defaultdict(list)

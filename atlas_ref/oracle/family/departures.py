@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.checks import KEY_CHANNEL
 from atlas_ref.types import Array
@@ -57,8 +58,6 @@ class Departure(NamedTuple):
 def features(case: Case) -> dict[str, str]:
     """Names of what a case has beyond a plain sequence, each with its words (CASE-27)."""
     h, inputs = case.header, case.inputs
-    if h.rule not in FAMILY:
-        return {}
     named: dict[str, str] = {}
     silent, starts = _count(inputs, "in/active", 0), _count(inputs, "in/reset", 1)
     if silent:
@@ -78,9 +77,14 @@ def features(case: Case) -> dict[str, str]:
     return named | ({"in/M_ref": "in/M_ref"} if "in/M_ref" in inputs else {})
 
 
+def missed(case: Case) -> tuple[str, ...]:
+    """What kernels tend to miss of a case of one memory, in words (CASE-27)."""
+    return tuple(features(case).values())
+
+
 def ignored(case: Case) -> Iterator[Departure]:
     """Departures about a feature of a case, which is ignored or taken for another (IDENT-14)."""
-    if case.header.rule not in FAMILY:
+    if not SUBJECTS[case.header.rule].has_tokens:
         return
     named = features(case)
     if "in/active" in named:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from atlas_ref.conventions import Convention, effective, void_axes
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensors import gated, history, memory_shape, tokens
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.base.facts import gated, history, tokens
 from atlas_ref.rules import FAMILY
 
 
@@ -41,7 +41,7 @@ class Facts(NamedTuple):
 def facts(case: Case) -> Facts:
     """The facts of a case."""
     h, inputs = case.header, case.inputs
-    d_out, d_phi = memory_shape(h, inputs)
+    d_out, d_phi = SUBJECTS[h.rule].shape(h, inputs)
     return Facts(
         rule=h.rule,
         level=h.level,
@@ -90,9 +90,8 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
         axes.add("newton_schulz.scale")
     if of.feature_map == "identity" and of.level == "projected":
         axes.add("norm_place")
-    momentum_free = (
-        of.rule in FAMILY and FAMILY[of.rule].has_error and not FAMILY[of.rule].has_momentum
-    )
+    rule = SUBJECTS[of.rule].rule
+    momentum_free = rule is not None and rule.has_error and not rule.has_momentum
     if momentum_free and c.rate == "memory":
         axes.add("rate")
     if (
@@ -102,8 +101,8 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
     ):
         axes |= {"direction", "value_sign"}
     if (
-        of.rule in FAMILY
-        and not FAMILY[of.rule].has_error
+        rule is not None
+        and not rule.has_error
         and c.read == "chunk_start"
         and c.reference != "call_start"
     ):

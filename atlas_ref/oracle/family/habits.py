@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.departures import HISTORY, Departure, changed, numbers, without
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.gates import bounded, multiplier
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -19,7 +20,7 @@ from atlas_ref.types import Array
 
 def habits(case: Case) -> Iterator[Departure]:
     """Departures that are about no feature of a case (IDENT-15); level projected alone."""
-    if case.header.rule not in FAMILY or case.header.level == "token":
+    if not SUBJECTS[case.header.rule].has_tokens or case.header.level == "token":
         return
     yield from _windows(case)
     if case.convention.gate != "none":

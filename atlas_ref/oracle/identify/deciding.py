@@ -12,9 +12,9 @@ from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
-from atlas_ref.oracle.identify.readings.trials import deciding_reading
 from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
 from atlas_ref.oracle.norms import norms
@@ -72,9 +72,12 @@ def deciding_case(case: Case, conventions: Sequence[Any], *, dtype: str = "float
         a case under the first convention that it can be stated with, or None where no trial
         decides.
     """
-    own = SUBJECTS[case.header.rule].own
-    if own is not None and own.searched is not None:
-        return deciding_reading(case, conventions, own.searched, dtype)
+    search = SUBJECTS[case.header.rule].search
+    return None if search is None else search.deciding(case, conventions, dtype)
+
+
+def deciding_convention(case: Case, conventions: Sequence[Convention], dtype: str) -> Case | None:
+    """The same of conventions; None where no trial decides (IDENT-8)."""
     for alone in (True, False):
         for design in _designs(case, conventions):
             for seed in range(1 if design.scales or design.lengths else SEEDS):
@@ -111,7 +114,7 @@ def separated(
 
     Between every two conventions, and between each of them and the others.
     """
-    name = SUBJECTS[case.header.rule].result
+    name = main_result(case.header)
     flat = _flat(case, [*conventions, *others], name)
     if not np.isfinite(flat).all():
         return False

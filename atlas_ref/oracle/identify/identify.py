@@ -13,8 +13,7 @@ import numpy as np
 
 from atlas_ref.conventions import PRESETS
 from atlas_ref.messages import Progress, unwatched
-from atlas_ref.oracle.cases.case import Case, require_supported
-from atlas_ref.oracle.cases.family import require_family
+from atlas_ref.oracle.cases.case import Case, refuse, require_supported
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import lattice
@@ -34,7 +33,7 @@ from atlas_ref.oracle.identify.stated import as_header, with_changes
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.oracle.subjects.base import search as searches
 from atlas_ref.storage import faults
 
 #: The nearest conventions under which departures are tried where none explains the results.
@@ -62,9 +61,15 @@ def identify(
         CaseError: a reserved rule, results that are none of this case or have another shape, a
             dtype that does not exist.
     """
-    searched = require_searched(case, dtype)
-    if searched is not None:
-        return _of_subject(case, mine, searched, depth, dtype, progress)
+    search = require_searched(case, dtype)
+    answer: Identification = search.identify(case, mine, depth, dtype, progress)
+    return answer
+
+
+def by_conventions(
+    case: Case, mine: Mapping[str, Any], depth: int, dtype: str | None, progress: Progress
+) -> Identification:
+    """The answer of a rule that has conventions, `identify` of them (IDENT-1 to IDENT-8)."""
     observation = observe(case, mine, dtype)
     for name, array in {**observation.values, **observation.gradients}.items():
         if not np.isfinite(array).all():
@@ -82,22 +87,20 @@ def identify(
     return answer
 
 
-def require_searched(case: Case, dtype: str | None = None) -> Searched | None:
-    """Refuse a case that identify does not take; else the readings of its subject (IDENT-1).
+def require_searched(case: Case, dtype: str | None = None) -> searches.Search:
+    """Refuse a case that identify does not take; else the search of its subject (IDENT-1).
 
     Raises:
         CaseError: a rule that is not searched, a dtype that does not exist, a case that is too large.
     """
     require_supported(case)
-    own = SUBJECTS[case.header.rule].own
-    searched = None if own is None else own.searched
-    require_family(case, "identify", own=searched)
-    if searched is None:
-        case.require_one_memory("identify")
+    search = SUBJECTS[case.header.rule].search
+    if search is None:
+        refuse(case, "identify")
     if dtype is not None:
         check_dtype(case.name, dtype, FORMATS)
     check_size(case)
-    return searched
+    return search
 
 
 def _further(answer: Identification, more: Callable[[], Identification]) -> Identification:
@@ -109,15 +112,12 @@ def _further(answer: Identification, more: Callable[[], Identification]) -> Iden
     return faults.told("a stage of the search", more, as_before)
 
 
-def _of_subject(
-    case: Case,
-    mine: Mapping[str, Any],
-    searched: Searched,
-    depth: int,
-    dtype: str | None,
-    progress: Progress,
+def by_readings(
+    case: Case, mine: Mapping[str, Any], depth: int, dtype: str | None, progress: Progress
 ) -> Identification:
     """The answer of a subject that has readings of its own (DEEPCASE-14)."""
+    searched = SUBJECTS[case.header.rule].searched
+    assert searched is not None
     narrow = observed(case, mine, dtype).dtype
     case = stored(case, narrow) if narrow in ("bfloat16", "float16") else case
     return identified(case, mine, searched, depth=depth, dtype=dtype, progress=progress)

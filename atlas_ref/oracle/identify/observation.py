@@ -92,7 +92,7 @@ def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
     if not subject.has_axes:
         raise CaseError(f"{case.name}: the rule {h.rule} has no axis to identify")
     if not subject.has_tokens:
-        return {subject.result: (inputs[subject.argument].shape,)} | grads
+        return {subject.result(h): (inputs[subject.argument].shape,)} | grads
     of = facts(case)
     if h.level == "token":
         lead: tuple[int, ...] = (inputs["in/x"].shape[0], inputs["in/param/W_K"].shape[0])

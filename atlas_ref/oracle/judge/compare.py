@@ -16,13 +16,13 @@ from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable
 from atlas_ref.oracle.cases.features import declared, features
 from atlas_ref.oracle.cases.header import reserved
 from atlas_ref.oracle.cases.inputs import STORED, rounded
-from atlas_ref.oracle.cases.tensor_spec import because_frozen
+from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import declared as declarations
 from atlas_ref.oracle.judge import states
 from atlas_ref.oracle.judge.answers import Answer, Source
-from atlas_ref.oracle.judge.arrays import BASIS, TOLERANCE, compare_arrays, is_whole, judged
+from atlas_ref.oracle.judge.arrays import compare_arrays, is_whole, judged
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison
@@ -272,11 +272,9 @@ def _measured(
 
 def _grown(case: Case, kind: str, row: Comparison) -> bool:
     """Whether a result in float64 is judged by the case too: what rounds may grow (DEEPCASE-9)."""
-    own = SUBJECTS[case.header.rule].own
     return (
         kind == "float64"
-        and own is not None
-        and own.measured
+        and SUBJECTS[case.header.rule].measured
         and row.verdict == "WRONG"
         and row.error is not None
         and row.error <= GROWN
@@ -318,8 +316,16 @@ def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             alike = ", ".join(
                 dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/"))
             )
-            why = because_frozen(case.header, name)
+            why = _because_frozen(case.header, name)
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
+
+
+def _because_frozen(header: Any, gradient: str) -> str:
+    """Why a case has no such gradient, where its feature map is not learned, else nothing."""
+    name = gradient.replace("grad/", "in/", 1)
+    if name not in frozen_tensors(header):
+        return ""
+    return "; the map is not learned, so its tensors have no gradient"
 
 
 def _results_of(case: Case, ours: Iterable[str]) -> list[str]:
@@ -343,7 +349,7 @@ def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
     unknown = sorted(name for name in names if not is_result(name))
     if unknown:
         told = f"results are {', '.join(RESULTS)}, and grad/ before an input's name"
-        if case is not None and case.supported and SUBJECTS[case.header.rule].own is not None:
+        if case is not None and case.supported and SUBJECTS[case.header.rule].results is not None:
             told = f"{case.name} has {', '.join(_results_of(case, evaluate(case).tensors))}"
         raise CaseError(f"only: {unknown[0]}: no rule has such a result; {told}")
     return names
@@ -351,8 +357,8 @@ def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
 
 def _fixed(case: Case) -> tuple[float, str]:
     """The tolerance of results in float64, and its basis in words (CASE-20, LAYER-10)."""
-    own = SUBJECTS[case.header.rule].own
-    return (TOLERANCE, BASIS) if own is None else own.tolerance_of(case.header) or own.tolerance
+    subject = SUBJECTS[case.header.rule]
+    return subject.tolerance_of(case.header) or subject.tolerance
 
 
 def exit_code(comparisons: Iterable[Comparison]) -> int:

@@ -51,11 +51,11 @@ def undeclared(case: Case, rows: Rows, again: Callable[[Case], Rows]) -> dict[st
     Returns:
         the verdicts that are other than before; none where no declaration explains them.
     """
-    own = SUBJECTS[case.header.rule].own
     missed = [name for name, row in rows.items() if row.verdict in ("MARGINAL", "WRONG")]
-    if own is None or not missed or any(rows[name].ratio is None for name in missed):
+    if not missed or any(rows[name].ratio is None for name in missed):
         return {}
-    choices = [(each, other) for each in own.undeclared(case) if (other := stated(case, each))]
+    declarations = SUBJECTS[case.header.rule].undeclared(case)
+    choices = [(each, other) for each in declarations if (other := stated(case, each))]
     if not choices or not _once(again(choices[-1][1]), missed):
         return {}
     for parameters, other in choices:

@@ -12,7 +12,6 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.levels import parts
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
@@ -97,7 +96,9 @@ def amplification(
     Args:
         truths: the results of `exact`.
     """
-    if not any(part.convention.has_newton_schulz for part in parts(case)):
+    if not any(
+        part.convention.has_newton_schulz for part in SUBJECTS[case.header.rule].parts(case)
+    ):
         return {}
     inputs = converted(case, "float64")
     factors: dict[str, float] = {}

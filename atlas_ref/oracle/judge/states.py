@@ -13,10 +13,8 @@ import numpy as np
 from atlas_ref.oracle.cases.tensor_spec import bare
 from atlas_ref.oracle.norms import FORMATS, rounded
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.subject import STATES
 from atlas_ref.types import Array
-
-#: Results that are the state, or were it at an earlier token.
-STATES = ("out/M", "out/S", "out/M_ref", "out/window_momentum")
 
 #: Format of the state, and of the arithmetic, unless said otherwise.
 STATE = "float32"
@@ -35,20 +33,20 @@ def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
 
 def kept_in(header: Any, asked: str | None) -> str | None:
     """The format of the state: the one that is asked for, else the one that a case declares (TOL-8)."""
-    own = SUBJECTS[header.rule].own
-    return asked if asked is not None or own is None else own.state_dtype(header)
+    return SUBJECTS[header.rule].state_dtype(header) if asked is None else asked
 
 
 def is_state(name: str) -> bool:
     """Whether a result is the state of a memory (TOL-8)."""
-    return bare(name) in STATES or any(each.fullmatch(name) for each in _states())
+    if STATES.fullmatch(bare(name)):
+        return True
+    return any(each.fullmatch(name) for each in _states())
 
 
 @functools.cache
-def _states() -> tuple[re.Pattern[str], ...]:
-    """Names of results of subjects that have a state of their own: every subject is asked."""
-    own = (subject.own for subject in SUBJECTS.values())
-    return tuple(each.states for each in own if each is not None and each.states is not None)
+def _states() -> set[re.Pattern[str]]:
+    """Names of results that are the state of each kind of subject: every subject is asked."""
+    return {subject.states for subject in SUBJECTS.values() if subject.states is not None}
 
 
 def gap(got: Array, want: Array, handed: str) -> Array:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend.threads import one_for_products
-from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.family import require_family
+from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
@@ -141,7 +140,7 @@ def tolerances(
     for word in (dtype, state_dtype):
         if word is not None:
             check_dtype(case.name, word, FORMATS)
-    require_family(case, "a tolerance", own=SUBJECTS[case.header.rule].own)
+    require_supported(case)
     require_state(case, state_dtype)
     state_dtype = kept_in(case.header, state_dtype)
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
@@ -183,8 +182,7 @@ def require_state(case: Case, state_dtype: str | None) -> None:
     """
     if state_dtype is not None:  # whether or not results are judged by it
         check_dtype(f"{case.name}: state-dtype", state_dtype, FORMATS)
-    own = SUBJECTS[case.header.rule].own
-    if state_dtype is not None and own is not None and own.states is None:
+    if state_dtype is not None and SUBJECTS[case.header.rule].states is None:
         raise CaseError(
             f"{case.name}: state-dtype: belongs to a memory, {case.title} has no state to round"
         )

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
-from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import steps
-from atlas_ref.oracle.replay.sequence import Sequence, Take, prepare, windows
+from atlas_ref.oracle.replay.sequence import Sequence, Take, prepare, traced_of, windows
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.types import Array
@@ -37,15 +36,6 @@ class LoopState:
     momenta: Array
 
 
-class End(NamedTuple):
-    """The state after the last token, y (..., T, d_out), and results by their names in files."""
-
-    M: Array
-    S: Array
-    y: Array
-    results: Mapping[str, Array] = {}
-
-
 def run_ops(
     case: Case,
     inputs: Mapping[str, Array],
@@ -54,7 +44,7 @@ def run_ops(
     way: Arithmetic = PLAIN,
     begin: Callable[[int, LoopState], None] | None = None,
     chosen: tuple[Any, ...] = (),
-) -> End:
+) -> dict[str, Array]:
     """Run a case with the hook `take` at every op (CONV-29).
 
     Args:
@@ -62,20 +52,27 @@ def run_ops(
         take: called as take(op, t, compute, *args, counts=mask), where compute(*args) is the op;
             `counts` says which entries have an influence, None for all.
         way: how sums and products are rounded.
-        begin: called before each token with the state that it finds, which it may change.
+        begin: of a trace of chunks, called before each token with the state that it finds, which
+            it may change.
         chosen: readings of a subject that has its own (DEEPCASE-14).
+
+    Returns:
+        results by their names in files, matrices as the loop has them.
     """
-    subject = SUBJECTS[case.header.rule]
-    if subject.traced is not None:
-        results = subject.traced.run(case, inputs, take, way, chosen)
-        return End(None, None, results["out/y"], results)
-    if subject.needs_newton_schulz:
-        return _newton_schulz_alone(case, inputs, take, way)
-    if not subject.has_tokens:
-        phi = take(
-            "phi", None, feature_maps.apply, case.header.feature_map, phi_of(inputs), inputs["in/x"]
-        )
-        return End(None, None, phi)
+    of_chunks = {} if begin is None else {"begin": begin}
+    return traced_of(case).run(case, inputs, take, way, chosen, **of_chunks)
+
+
+def of_memory(
+    case: Case,
+    inputs: Mapping[str, Array],
+    take: Take,
+    way: Arithmetic,
+    chosen: tuple[Any, ...] = (),
+    *,
+    begin: Callable[[int, LoopState], None] | None = None,
+) -> dict[str, Array]:
+    """One memory, token by token, its matrices d_out x d_phi (CONV-29)."""
     sequence = prepare(case, inputs, take, way)
     read, state = sequence.config.convention.read, _start(sequence, sequence.state)
     reads: list[Array] = []
@@ -100,7 +97,8 @@ def run_ops(
         if sequence.spans:
             state.position = sequence.position_after(state.position)
     reads += [_read(sequence, way, state.M, queries, each, take) for each in waiting]
-    return End(state.M, state.S, ops.stack(reads, axis=-2))
+    momentum = {} if state.S is None else {"out/S": state.S}
+    return {"out/y": ops.stack(reads, axis=-2), "out/M": state.M, **momentum}
 
 
 def _start(sequence: Sequence, state: Any) -> LoopState:
@@ -112,14 +110,30 @@ def _start(sequence: Sequence, state: Any) -> LoopState:
     return LoopState(state.M, S, state.reference, state.position, residuals, momenta)
 
 
-def _newton_schulz_alone(
-    case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
-) -> End:
+def of_newton_schulz(
+    case: Case,
+    inputs: Mapping[str, Array],
+    take: Take,
+    way: Arithmetic,
+    chosen: tuple[Any, ...] = (),
+) -> dict[str, Array]:
     """The rule newton_schulz: the iterates and the result, of matrices without tokens (CASE-10)."""
     settings = case.convention.newton_schulz_settings
     S = inputs["in/G"]
     X = _iterates(settings, way, S, None, take)
-    return End(None, None, take("X", None, steps.finished, settings, way, X, S))
+    return {"out/X": take("X", None, steps.finished, settings, way, X, S)}
+
+
+def of_feature_map(
+    case: Case,
+    inputs: Mapping[str, Array],
+    take: Take,
+    way: Arithmetic,
+    chosen: tuple[Any, ...] = (),
+) -> dict[str, Array]:
+    """The rule feature_map: rows lifted at once (CASE-11)."""
+    settings, phi = case.header.feature_map, phi_of(inputs)
+    return {"out/phi": take("phi", None, feature_maps.apply, settings, phi, inputs["in/x"])}
 
 
 def _iterates(settings: Any, way: Arithmetic, S: Array, t: int | None, take: Take) -> Array:

@@ -25,7 +25,6 @@ from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
-from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 from atlas_ref.storage import faults
@@ -120,14 +119,14 @@ def explanation(
 
 
 def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
-    """Other readings of the trace, each with name and group.
+    """Other readings of the trace, each with name and group."""
+    search = SUBJECTS[passes.case.header.rule].search
+    return [] if search is None else search.readings(passes)
 
-    Features that were ignored come first, then conventions, then habits of kernels.
-    """
+
+def by_conventions(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
+    """Features that were ignored come first, then conventions, then habits of kernels."""
     case = passes.case
-    own = SUBJECTS[case.header.rule].own
-    if own is not None:
-        return [] if own.searched is None else _of_subject(passes, own.searched)
     departures = [
         [(f"as if {each.words}", each.group, partial(_departing, passes, each)) for each in kind]
         for kind in (ignored(case), habits(case))
@@ -136,11 +135,11 @@ def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None
     return [*departures[0], *conventions, *departures[1]]
 
 
-def _of_subject(
-    passes: Passes, searched: Searched
-) -> list[tuple[str, str, Callable[[], Passes | None]]]:
+def by_readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
     """Readings of a subject that has its own, which keep the ops of the case (DEEPCASE-13)."""
     case, graded = passes.case, any(op.startswith("trace_grad/") for op in passes.trace)
+    searched = SUBJECTS[case.header.rule].searched
+    assert searched is not None
     some = [(each.name, each) for each in searched.settings(case)]
     some += [
         (f"as if {each.words}", each)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.replay.sequence import PROJECTED
+from atlas_ref.oracle.replay.sequence import PROJECTED, traced_of
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.rules import FAMILY
 
@@ -43,15 +42,22 @@ def is_iterate(name: str) -> bool:
 
 def ops_of(case: Case) -> list[Op]:
     """The ops of a case in the order of the loop (REPLAY-2, REPLAY-3)."""
-    subject = SUBJECTS[case.header.rule]
-    if subject.traced is not None:
-        return [Op(*each) for each in subject.traced.ops(case)]
-    if subject.needs_newton_schulz:
-        settings, source = case.convention.newton_schulz_settings, (subject.argument,)
-        return [*_iterate_ops(settings, source), _image_op("X", settings, source)]
-    if not subject.has_tokens:
-        inputs = tuple(name for name in case.inputs if name != subject.cotangent)
-        return [Op("phi", inputs, "PHI-1")]
+    return [Op(*each) for each in traced_of(case).ops(case)]
+
+
+def of_newton_schulz(case: Case) -> list[Op]:
+    """The ops of Newton-Schulz alone: every iterate, and the result."""
+    settings, source = case.convention.newton_schulz_settings, ("in/G",)
+    return [*_iterate_ops(settings, source), _image_op("X", settings, source)]
+
+
+def of_feature_map(case: Case) -> list[Op]:
+    """The one op of a feature map alone."""
+    return [Op("phi", tuple(name for name in case.inputs if name != "in/phi_bar"), "PHI-1")]
+
+
+def of_memory(case: Case) -> list[Op]:
+    """The ops of one memory: projections, features, the write, the read."""
     sources = _Inputs(case)
     projected = _projection_ops(case, sources) if sources.token else []
     if learns(case):
@@ -61,13 +67,14 @@ def ops_of(case: Case) -> list[Op]:
 
 
 def given_ops(case: Case) -> set[str]:
-    """Ops whose value is a tensor of the case as it is: features without norm and map."""
+    """Ops whose value is a tensor of the case as it is."""
+    return traced_of(case).given(case)
+
+
+def given(case: Case) -> set[str]:
+    """Of one memory the features, without norm and map."""
     c = case.convention
-    if (
-        case.header.rule not in FAMILY
-        or case.header.level == "token"
-        or case.header.feature_map.kind != "identity"
-    ):
+    if case.header.level == "token" or case.header.feature_map.kind != "identity":
         return set()
     plain = {"phi_k": c.k_norm == "none", "phi_q": c.q_norm == "none" and c.query_scale == 1.0}
     return {name for name, same in plain.items() if same}
@@ -75,8 +82,7 @@ def given_ops(case: Case) -> set[str]:
 
 def tokens_of(case: Case, name: str) -> tuple[int, ...] | None:
     """Tokens along the axis of an op's tensor; None for all of them (DEEPCASE-12)."""
-    traced = SUBJECTS[case.header.rule].traced
-    return None if traced is None else traced.tokens(case, name)
+    return traced_of(case).tokens(case, name)
 
 
 class _Inputs:

@@ -193,7 +193,8 @@ class Passes:
             name, leading(self.case), trace, None if requests is None else self._ops(requests)
         )
         with np.errstate(all="ignore"):
-            run_ops(self.case, inputs, reader, way=way, begin=reader.begin, chosen=self.chosen)
+            begin = None if self.cut is None else reader.begin
+            run_ops(self.case, inputs, reader, way=way, begin=begin, chosen=self.chosen)
             if self.cut is not None:
                 self._chunks(inputs, reader, way, self.cut, requests)
             adjoints = [each for each in trace if each.op.startswith(PREFIX)]

@@ -16,8 +16,8 @@ from atlas_ref.oracle.cases.inputs import STORED, converted, same
 from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unrolled
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import tokens_of
+from atlas_ref.oracle.replay.sequence import traced_of
 from atlas_ref.oracle.replay.trace import Recorder, in_layout
-from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 #: A result that stands for an op where the trace leaves it out.
@@ -114,7 +114,7 @@ def _chunked(
     label: str,
 ) -> Recorded:
     """A tensor of a chunk kernel (REPLAY-19)."""
-    if case.header.rule not in FAMILY:
+    if not traced_of(case).has_chunks:
         raise CaseError(f"{label}: {name}: the rule {case.header.rule} has no chunks")
     if cut is None:
         raise CaseError(

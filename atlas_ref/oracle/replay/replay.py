@@ -36,9 +36,8 @@ from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, STATES, Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
-from atlas_ref.oracle.replay.sequence import leading
+from atlas_ref.oracle.replay.sequence import leading, traced_of
 from atlas_ref.oracle.replay.trace import require_traced
-from atlas_ref.rules import FAMILY
 from atlas_ref.storage import faults
 
 #: Verdicts in the order of reporting.
@@ -127,7 +126,7 @@ def replay(
     size = chunk if chunk is not None else case.header.chunk
     cut = (
         chunks(case, size)
-        if size is not None and case.header.rule in FAMILY and any(map(_of_chunk, mine))
+        if size is not None and traced_of(case).has_chunks and any(map(_of_chunk, mine))
         else None
     )
     trace = recorded(case, mine, cut, label=label)

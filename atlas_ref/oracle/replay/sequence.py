@@ -23,6 +23,7 @@ from atlas_ref.oracle.subjects.memory import (
     sequence_of,
     surrogate_of,
 )
+from atlas_ref.oracle.subjects.subject import Traced
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY, Rule, rule_of
@@ -91,15 +92,16 @@ class Sequence(NamedTuple):
         )
 
 
+def traced_of(case: Case) -> Traced:
+    """The loop of a case, op by op; `trace.require_traced` refuses a case without one."""
+    traced = SUBJECTS[case.header.rule].traced
+    assert traced is not None
+    return traced
+
+
 def leading(case: Case) -> int:
     """The number of leading axes of a case's tensors."""
-    if case.header.rule in FAMILY:
-        return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
-    subject = SUBJECTS[case.header.rule]
-    if subject.traced is not None:
-        return int(case.inputs[subject.traced.along(case)].ndim) - 2
-    own = subject.tensors[subject.argument].axes.split()[1:]  # after "..."
-    return int(case.inputs[subject.argument].ndim) - len(own)
+    return traced_of(case).leading(case)
 
 
 def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> Sequence:

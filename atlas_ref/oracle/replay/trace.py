@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle import evaluate
-from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
-from atlas_ref.oracle.cases.family import require_family
+from atlas_ref.oracle.cases.case import Case, CaseError, refuse, require_supported
 from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, converted, rounded
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.registry import SUBJECTS
@@ -68,10 +67,8 @@ def require_traced(case: Case, what: str) -> None:
         CaseError: a block, or a rule that other commands take.
     """
     require_supported(case)
-    own = SUBJECTS[case.header.rule].traced
-    require_family(case, what, own=own)
-    if own is None:
-        case.require_one_memory(what)
+    if SUBJECTS[case.header.rule].traced is None:
+        refuse(case, what)
 
 
 def traced(
@@ -174,27 +171,14 @@ def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]
         return tokens if own is None else own
 
     def forward(probes: dict[str, Array]) -> dict[str, Array]:
-        last: dict[str, Array] = {}
-
         def take(
             op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
         ) -> Array:
             probe = probes[op] if t is None else probes[op][(*lead, places(op).index(t))]
-            last[op] = compute(*args) + probe
-            return last[op]
+            return compute(*args) + probe
 
-        end = run_ops(case, inputs, take)
-        results = {
-            "out/y": end.y,
-            "out/M": end.M,
-            "out/S": end.S,
-            "out/X": last.get("X"),
-            "out/phi": last.get("phi"),
-            **end.results,
-        }
-        return {
-            name: value for name, value in results.items() if value is not None and name in bars
-        }
+        results = run_ops(case, inputs, take)
+        return {name: value for name, value in results.items() if name in bars}
 
     probes = {
         name.removeprefix("trace/"): np.zeros_like(in_layout(case, name.removeprefix("trace/"), v))

@@ -5,16 +5,11 @@ Specified in specs/case.md, CASE-27, and specs/sources.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.features import FEATURES
 from atlas_ref.oracle.cases.header import Header
-from atlas_ref.oracle.cases.levels import parts
-from atlas_ref.oracle.cases.tensor_spec import BLOCK
-from atlas_ref.oracle.cases.tensors import LEVEL, bare
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
@@ -23,9 +18,6 @@ from atlas_ref.storage import faults
 
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")
-
-#: Features of a block: the key that states each, and the clause that says what it does.
-OF_BLOCKS = {"nested": ("nested", "CMS-23"), "learned": ("schedule.learned", "CMS-20")}
 
 
 class Failure(NamedTuple):
@@ -174,7 +166,7 @@ def explained(
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
         features=faults.told(
-            "the list of features", lambda: _case_has(checked.case), lambda words: (words,)
+            "the list of features", lambda: _missed(checked.case), lambda words: (words,)
         ),
     )
     first_row = failure
@@ -190,32 +182,9 @@ def _joined(*words: str) -> str:
     return "; ".join(each for each in words if each)
 
 
-def _case_has(case: Case) -> tuple[str, ...]:
-    """What kernels tend to miss of a case; of a block, what its levels have too (CASE-27).
-
-    Who writes is no such thing of a level, since every block has a schedule.
-    """
-    from atlas_ref.oracle.family.departures import features  # for a case that fails
-
-    if case.header.rule != BLOCK:
-        return tuple(features(case).values())
-    words = [
-        f"{key} ({FEATURES[name].meaning}, {clause_of})"
-        for name, (key, clause_of) in OF_BLOCKS.items()
-        if FEATURES[name].is_of(case)
-    ]
-    for number, part in enumerate(parts(case)):
-        own = features(part)
-        if number == 0 and "in/reset" in own:
-            words.append(own["in/reset"])
-        words += [
-            re.sub(r"\bin/", f"in/level{number}/", each)
-            if name.startswith("in/")
-            else f"{each} of level {number}"
-            for name, each in own.items()
-            if name not in ("in/active", "in/reset")
-        ]
-    return tuple(words)
+def _missed(case: Case) -> tuple[str, ...]:
+    """What kernels tend to miss of a case (CASE-27)."""
+    return SUBJECTS[case.header.rule].missed(case)
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:
@@ -280,37 +249,11 @@ def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
     return "; ".join(words) or ("" if token is None else "nothing: it is the first token")
 
 
-def _about(header: Header, tensor: str) -> tuple[str, str]:
-    """The rule and the name of a result there; of a level of a block those of the level."""
-    level = LEVEL.match(tensor)
-    return (
-        header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule
-    ), bare(tensor)
-
-
 def _clause(header: Header, tensor: str) -> str:
     """The clause about a result of a case; "" where there is no answer at all (SRC-26)."""
-    if tensor == "-":
+    if tensor == "-" or header.rule not in SUBJECTS:
         return ""
-    own = SUBJECTS[header.rule].own if header.rule in SUBJECTS else None
-    return own.clause(header, tensor) if own is not None else clause(*_about(header, tensor))
-
-
-def clause(rule: str, tensor: str) -> str:
-    """The clause about a result, by its rule."""
-    about = SUBJECTS[rule].clauses if rule in SUBJECTS else {}
-    if tensor in about:
-        return about[tensor]
-    kind, _, name = tensor.partition("/")
-    if name.startswith(("param/W_", "param/b_")) and name.removeprefix("param/")[2:] in (
-        "retain",
-        "momentum",
-        "step_size",
-    ):
-        return "GATES-12"
-    if name.startswith("phi/") or name == "proj":
-        return "PHI-16"
-    return about.get(kind, "")
+    return SUBJECTS[header.rule].clause(header, tensor)
 
 
 def _words(index: Sequence[int]) -> str:

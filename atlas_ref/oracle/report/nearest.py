@@ -142,8 +142,8 @@ class Nearest:
 
     def _behind(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
         """Mistakes alone, where a case of more tokens is wrong behind the first ones."""
-        tokens, own = tokens_of(checked.case), SUBJECTS[checked.case.header.rule].own
-        if own is not None and own.searched is not None and tokens <= MOST:
+        tokens, searched = tokens_of(checked.case), SUBJECTS[checked.case.header.rule].searched
+        if searched is not None and tokens <= MOST:
             return self._search(checked, rows, depth=0)
         return Looked(
             f"not searched: the first {LONGEST} of {tokens} tokens alone are right "
@@ -155,8 +155,8 @@ class Nearest:
         from atlas_ref.oracle.identify.identify import identify  # all of the search
 
         names, case = _compared(rows), checked.case
-        values, own = _values(rows), SUBJECTS[case.header.rule].own
-        if not values and (own is None or own.searched is None):
+        values = _values(rows)
+        if not values and SUBJECTS[case.header.rule].searched is None:
             return Looked(GRADIENTS)
         mine = {
             name: value
@@ -182,16 +182,16 @@ class Nearest:
 def _overflow(checked: Checked) -> str:
     """What overflows just where an answer is not finite (DPLRCASE-25)."""
     case, results = checked.case, checked.answer.tensors or {}
-    own = SUBJECTS[case.header.rule].own if case.supported else None
+    searched = SUBJECTS[case.header.rule].searched if case.supported else None
     given = {n: x for n, x in results.items() if n.startswith(("out/", "grad/"))}
-    if own is None or own.searched is None or not given:
+    if searched is None or not given:
         return ""
     grad = any(name.startswith("grad/") for name in given)
     ours = evaluate(case, grad=grad).tensors
     if any(name not in ours or ours[name].shape != x.shape for name, x in given.items()):
         return ""
     dtype = checked.dtype or next(iter(given.values())).dtype.name
-    return own.searched.overflow(case, given, ours, dtype)
+    return searched.overflow(case, given, ours, dtype)
 
 
 def _shorter(checked: Checked, part: Case) -> Checked:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, SHARED_FORMS, Header
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, LAYER, SEQUENCE_KEYS
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, SEQUENCE_KEYS
 from atlas_ref.oracle.cases.tensors import COTANGENTS, RESULTS, bare
 from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
 from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
@@ -15,12 +15,7 @@ from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.schema.deep import deep_contract, deep_definitions, deep_table
 from atlas_ref.oracle.schema.layers import layer_contracts, layer_tables
 from atlas_ref.oracle.subjects.levels.learned import GATES
-from atlas_ref.oracle.subjects.memory_tensors import (
-    COMPUTED_AT_TOKEN,
-    PROJECTED,
-    TOKEN,
-    rules_with,
-)
+from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, PROJECTED, TOKEN, rules_with
 from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
@@ -112,7 +107,8 @@ def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
     keys = [field.alias or name for name, field in Header.model_fields.items()]
     alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
-    parametrised = [name for name, subject in SUBJECTS.items() if subject.own is not None]
+    parametrised = [name for name, subject in SUBJECTS.items() if subject.has_parameters]
+    one = [name for name, each in SUBJECTS.items() if not each.has_levels and not each.keys]
     supported = {"rule": {"not": {"enum": [*RESERVED, *parametrised]}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
@@ -141,7 +137,7 @@ def _contracts() -> list[dict[str, Any]]:
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_of_one_level()}]},
         ),
         _when(
-            {"rule": {"enum": [name for name in SUBJECTS if name not in (BLOCK, LAYER)]}},
+            {"rule": {"enum": one}},
             levels=False,
             combine=False,
             nested=False,
@@ -299,8 +295,8 @@ def result_names() -> set[str]:
 
 def is_result(name: str) -> bool:
     """Whether some case has a result of this name, in a level of a block too."""
-    layers = [subject.own.results for subject in SUBJECTS.values() if subject.own is not None]
-    return bare(name) in result_names() or any(each.fullmatch(name) for each in layers)
+    own = (subject.results for subject in SUBJECTS.values())
+    return bare(name) in result_names() or any(each and each.fullmatch(name) for each in own)
 
 
 def axis_values(axis: str) -> list[str]:

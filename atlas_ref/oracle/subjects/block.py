@@ -7,7 +7,8 @@ Written from the clauses (CASE-31 to CASE-33, CASE-36, CASE-37, CMS-6, CMS-7), n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,13 @@ import numpy as np
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.levels import SHARED, active, check_step, count, inputs_of, parts
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, LEVEL, Legal, Position, phi_of
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, LEVEL, Position, phi_of
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.base import facts, hooks
+from atlas_ref.oracle.subjects.base.deferred import deferred
 from atlas_ref.oracle.subjects.levels import learned, nested
 from atlas_ref.oracle.subjects.levels.calls import Call, Evaluate
+from atlas_ref.oracle.subjects.levels.header import check_header
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import FAMILY
@@ -27,6 +31,15 @@ from tape import ops
 
 #: What a block has beside its levels.
 OWN = {"in/x": "B T d_model", "in/logits": "k", "in/reset": "T", "in/y_bar": "B H T d_out"}
+
+CLAUSES = {
+    "out": "CMS-6",
+    "grad": "CMS-15",
+    **{name.replace("in/", "grad/", 1): "CMS-21" for name in learned.GATES},
+}
+
+#: Results that are the state of a level (TOL-8).
+STATES = re.compile(r"out/level\d+/(M|S|M_ref|window_momentum)")
 
 
 def own_axes(header: Any) -> dict[str, str]:
@@ -37,8 +50,6 @@ def own_axes(header: Any) -> dict[str, str]:
 
 def entangled(header: Any) -> str:
     """Why no level of a block is a case of its own; "" where each is (CASE-33, CASE-36, CASE-37)."""
-    if header.rule != BLOCK or header.schedule is None:
-        return ""
     if header.nested:
         return "contexts of nested levels begin from each other, so none is a case of its own"
     if header.schedule.learned is not None:
@@ -46,24 +57,51 @@ def entangled(header: Any) -> str:
     return ""
 
 
-def form_refused(header: Any, form: str, chunk: int | None) -> str:
-    """Why a block has no such form, whatever its levels have; "" where it may (CASE-37)."""
-    if header.schedule.learned is None or (form == "sequential" and chunk is None):
-        return ""
-    return (
-        f"form {form}: under schedule.learned each token is written alone, sequential computes it"
-    )
+def _check_form(memory: Mapping[str, Subject], case: Any, form: str, chunk: int | None) -> None:
+    """Refuse a form that a level does not have, or gates that decide who writes (CASE-37)."""
+    if case.header.schedule.learned is not None and (form != "sequential" or chunk is not None):
+        raise ValueError(
+            f"form {form}: under schedule.learned each token is written alone, sequential "
+            "computes it"
+        )
+    for number, level in enumerate(parts(case)):
+        try:
+            memory[level.header.rule].check_form(level, form, chunk)
+        except ValueError as error:
+            raise ValueError(f"level{number}: {error}") from None
 
 
-def checked(
-    header: Any, inputs: Mapping[str, Any], build: Callable[[Any, dict[str, Any]], dict[str, Any]]
+def _void(case: Any) -> dict[str, str]:
+    """Settings of every level that cannot matter in it (CASE-18)."""
+    return {
+        f"level{number}.{axis}": why
+        for number, level in enumerate(parts(case))
+        for axis, why in level.void.items()
+    }
+
+
+def _clause(memory: Mapping[str, Subject], header: Any, name: str) -> str:
+    """The clause about a result of the block, or of one of its levels."""
+    level = LEVEL.match(name)
+    if level is None:
+        return facts.clause(CLAUSES, name)
+    return memory[header.levels[int(level[2])].rule].clause(header, name)
+
+
+def _features(case: Any) -> set[str]:
+    """Names of the features of a block, and of any level (SRC-21)."""
+    return {name for each in (case, *parts(case)) for name in hooks.features(each)}
+
+
+def _checked(
+    memory: Mapping[str, Subject], header: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Check that every level of a block is a valid case and all agree (CASE-32).
 
     Returns the inputs in order.
 
     Args:
-        build: the checked inputs of one such case.
+        memory: name of a rule -> its subject.
 
     Raises:
         ValueError: in the words of a level's own case, with the level named; a tensor that no level
@@ -74,7 +112,7 @@ def checked(
     tensors: dict[str, Any] = {}
     columns: list[int] = []
     for number in range(count(header)):
-        own = _checked_level(header, inputs, number, build)
+        own = _checked_level(memory, header, inputs, number)
         alone = {name: value for name, value in own.items() if name not in (*SHARED, "in/active")}
         tensors |= {
             f"in/level{number}/{name.removeprefix('in/')}": value for name, value in alone.items()
@@ -131,14 +169,14 @@ def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _checked_level(
-    header: Any, inputs: Mapping[str, Any], number: int, build: Any
+    memory: Mapping[str, Subject], header: Any, inputs: Mapping[str, Any], number: int
 ) -> dict[str, Any]:
+    level = header.of_level(number)
     try:
-        result: dict[str, Any] = build(header.of_level(number), inputs_of(header, inputs, number))
+        return memory[level.rule].checked(level, inputs_of(header, inputs, number))
     except ValueError as error:
         text = re.sub(r"\bin/(?!x\b|reset\b|active\b)", f"in/level{number}/", str(error))
         raise ValueError(text if text.startswith("in/") else f"levels[{number}]: {text}") from None
-    return result
 
 
 def _check_alone(shared: Mapping[str, Any]) -> None:
@@ -252,18 +290,6 @@ def undecided(case: Case, dtype: str) -> str:
     return "" if schedule is None or schedule.learned is None else learned.undecided(case, dtype)
 
 
-def check_header(header: Any) -> None:
-    """Refuse what nested levels, or gates in the place of periods, cannot have (CASE-36, CASE-37).
-
-    Raises:
-        ValueError: names the key and what was found.
-    """
-    if header.nested:
-        nested.check_header(header)
-    if header.schedule.learned is not None:
-        learned.check_header(header)
-
-
 def subject(memory: Mapping[str, Subject]) -> Subject:
     """The subject of a block, from the subjects of its levels.
 
@@ -288,28 +314,26 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         by = Means(one, nested.plainly(rounding), learned.plainly(rounding), rounding)
         return results(inputs, case, by)[0]
 
-    def legal(header: Any, convention: Any, names: set[str]) -> Legal:
-        raise ValueError(f"rule {BLOCK}: each level has a table of its own")
-
     return Subject(
         name=BLOCK,
-        result="out/y",
         cotangent="in/y_bar",
-        clauses={
-            "out": "CMS-6",
-            "grad": "CMS-15",
-            **{name.replace("in/", "grad/", 1): "CMS-21" for name in learned.GATES},
-        },
-        legal=legal,
+        clauses=CLAUSES,
         evaluate=evaluate,
         plain=plain,
-        has_axes=False,
+        check_header=check_header,
+        checked=partial(_checked, memory),
+        clause=partial(_clause, memory),
+        numbers=lambda header, inputs: 0,  # beside its levels
+        void=_void,
+        has_levels=True,
+        parts=parts,
+        states=STATES,
+        features=_features,
+        missed=deferred("report.levels:missed"),
+        check_form=partial(_check_form, memory),
         instead="atlas-ref levels makes a case of each level",
         why_nothing=entangled,
         undecided=undecided,
-        check_levels=check_header,
-        checked_levels=checked,
-        form_refused=form_refused,
     )
 
 

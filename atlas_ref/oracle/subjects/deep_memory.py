@@ -7,34 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref import backend
-from atlas_ref.conventions import Convention
+from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import (
-    Calls,
-    Own,
-    Preset,
-    Rounding,
-    Searched,
-    Subject,
-    Traced,
-    state_left,
-)
+from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.checked import check_form
+from atlas_ref.oracle.subjects.base.search import READINGS
+from atlas_ref.oracle.subjects.subject import Preset, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, presets, start
 from atlas_ref.types import Array
 from tape import ops as tape
-
-#: Error of a result in float64 that is allowed, and why (DEEPCASE-9).
-TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 #: Names of results (DEEPCASE-6, DEEPCASE-7).
 RESULTS = re.compile(
@@ -158,59 +151,62 @@ def clause(header: Any, name: str) -> str:
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
 
-def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
-    return void.reasons(config(header, inputs), inputs)
+def _void(case: Any) -> dict[str, str]:
+    return void.reasons(config(case.header, case.inputs), case.inputs)
+
+
+def _axes(case: Any) -> dict[str, str]:
+    return {name: each.axes for name, each in tensors.SEQUENCE.items()}
 
 
 SUBJECT = Subject(
     name=RULE.name,
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "DEEPCASE-1", "grad": "DEEP-18"},
     evaluate=_evaluate,
     plain=_plain,
     draw=deep_memory_inputs.draw,
-    states=deep_memory_inputs.states,
+    draw_states=deep_memory_inputs.states,
     rule=RULE,
-    has_axes=False,
     has_newton_schulz=True,
-    own=Own(
-        check_header=parameters.check_header,
-        checked=tensors.checked,
-        clause=clause,
-        void=_void,
-        numbers=tensors.numbers,
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        measured=True,
-        has_convention=True,
-        presets={
-            each: Preset(
-                {"memory": presets.MEMORY, "span": presets.SPAN, **own},
-                presets.CONVENTION,
-                # a network in the place of the momentum needs its gate
-                without=lambda stated: () if stated.get("deep_momentum") else ("in/momentum",),
-            )
-            for each, own in presets.PRESETS.items()
-        },
-        drawing=DRAWING,
-        states=STATE,
-        features=void.features,
-        traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
-        searched=Searched(
-            settings=listed.settings,
-            departures=listed.mistakes,
-            presets=listed.presets,
-            run=listed.run,
-            keeps=reading.keeps,
-            narrow=lambda each: each.narrow,
-            named={each.name: each.words for each in listed.MISTAKES},
-            word="deep",
-        ),
-        calls=Calls(
-            axes=lambda case: {name: each.axes for name, each in tensors.SEQUENCE.items()},
-            left=state_left,
-        ),
+    has_parameters=True,
+    check_header=parameters.check_header,
+    checked=tensors.checked,
+    clause=clause,
+    void=_void,
+    numbers=tensors.numbers,
+    results=RESULTS,
+    measured=True,  # beyond 1e-12 in float64 (DEEPCASE-9)
+    has_convention=True,
+    convention=lambda header: resolve(header.convention, rule=header.rule),
+    check_form=check_form,
+    presets={
+        each: Preset(
+            {"memory": presets.MEMORY, "span": presets.SPAN, **own},
+            presets.CONVENTION,
+            # a network in the place of the momentum needs its gate
+            without=lambda stated: () if stated.get("deep_momentum") else ("in/momentum",),
+        )
+        for each, own in presets.PRESETS.items()
+    },
+    drawing=DRAWING,
+    states=STATE,
+    features=void.features,
+    traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+    search=READINGS,
+    searched=Searched(
+        settings=listed.settings,
+        departures=listed.mistakes,
+        presets=listed.presets,
+        run=listed.run,
+        keeps=reading.keeps,
+        narrow=lambda each: each.narrow,
+        named={each.name: each.words for each in listed.MISTAKES},
+        word="deep",
+    ),
+    calls=Calls(
+        cut=partial(along_tokens, _axes),
+        left=state_left,
     ),
 )
 

@@ -20,14 +20,14 @@ from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, overflow, reading
 from atlas_ref.oracle.dplr.sweep import DRAWING
-from atlas_ref.oracle.subjects.subject import Calls, Own, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.subjects.base.calls import Calls
+from atlas_ref.oracle.subjects.base.search import READINGS
+from atlas_ref.oracle.subjects.subject import Rounding, Searched, Subject, Traced
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
 from tape import ops
-
-#: Error of a result in float64 that is allowed, and why (DPLRCASE-6).
-TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 NAMES = "|".join(
     n[3:] for n in tensors.TENSORS if n[3:] not in ("active", "reset") and not n.endswith("_bar")
@@ -218,9 +218,9 @@ def clause(header: Any, name: str) -> str:
     return "DPLR-10" if name.startswith("grad/") else CLAUSES.get(name, "")
 
 
-def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
+def _void(case: Any) -> dict[str, str]:
     """Parameters without effect, each with its reason (DPLRCASE-5)."""
-    own, reasons = parameters.parsed(header), {}
+    own, inputs, reasons = parameters.parsed(case.header), case.inputs, {}
     erases = own.of.erase not in ("none", "given") or "in/erase_read" in inputs
     gated = own.of.gated == "heads" or set(formulas.GATES) & inputs.keys()
     if own.decay is not None and not (erases and gated):
@@ -274,44 +274,47 @@ def _features(case: Case) -> set[str]:
 
 SUBJECT = Subject(
     name="dplr",
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "DPLR-2", "grad": "DPLR-10", "trace_grad": "DPLR-10"},
     evaluate=_evaluate,
     plain=_plain,
     draw=tensors.draw,
-    states=tensors.states,
-    has_axes=False,
+    draw_states=tensors.states,
     instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
-    own=Own(
-        check_header=parameters.check_header,
-        checked=tensors.checked,
-        clause=clause,
-        void=_void,
-        numbers=tensors.numbers,
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        measured=True,
-        states=STATE,
-        state_dtype=lambda header: parameters.parsed(header).state_dtype,
-        undeclared=_undeclared,
-        features=_features,
-        drawing=DRAWING,
-        drawn=("gate", "log"),
-        check_form=_check_form,
-        searched=Searched(
-            settings=listed.settings,
-            departures=listed.mistakes,
-            further=listed.further,
-            overflow=overflow.words,
-            presets=listed.presets,
-            run=reading.run,
-            keeps=listed.keeps,
-            named={},
-            word="dplr",
-        ),
-        traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
-        calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
+    has_parameters=True,
+    check_header=parameters.check_header,
+    checked=tensors.checked,
+    clause=clause,
+    void=_void,
+    numbers=tensors.numbers,
+    results=RESULTS,
+    measured=True,  # beyond 1e-12 in float64 (DPLRCASE-6)
+    states=STATE,
+    state_dtype=lambda header: parameters.parsed(header).state_dtype,
+    undeclared=_undeclared,
+    features=_features,
+    drawing=DRAWING,
+    drawn=("gate", "log"),
+    check_form=_check_form,
+    search=READINGS,
+    searched=Searched(
+        settings=listed.settings,
+        departures=listed.mistakes,
+        further=listed.further,
+        overflow=overflow.words,
+        presets=listed.presets,
+        run=reading.run,
+        keeps=listed.keeps,
+        named={},
+        word="dplr",
+    ),
+    tried_forms=tuple(forms.FORMS),
+    traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+    calls=Calls(
+        cut=partial(along_tokens, tensors.axes),
+        left=lambda name: masked.LEFT.get(name, ""),
+        begins=lambda name: name in masked.LEFT.values(),
+        returns=True,
     ),
 )

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.subjects.base import facts, hooks
+from atlas_ref.oracle.subjects.base.checked import checked, resolved
+from atlas_ref.oracle.subjects.base.header import check_header
+from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
+from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 
 TENSORS = {"in/x": Tensor("... d_in"), "in/phi_bar": Tensor("... d_phi", "no gradients")}
+
+
+CLAUSES = {"out": "PHI-1", "grad": "PHI-16", "trace_grad": "CASE-14"}
 
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
@@ -44,15 +53,27 @@ def _draw(
 
 SUBJECT = Subject(
     name="feature_map",
-    result="out/phi",
     cotangent="in/phi_bar",
-    clauses={"out": "PHI-1", "grad": "PHI-16", "trace_grad": "CASE-14"},
-    legal=_legal,
+    clauses=CLAUSES,
     evaluate=_evaluate,
     plain=_plain,
+    check_header=partial(check_header, has_feature_map=True),
+    checked=lambda header, inputs: checked(header, inputs, resolved(header), _legal),
+    clause=lambda header, name: facts.clause(CLAUSES, name),
+    numbers=facts.numbers,
+    needs=facts.needs,
+    void=lambda case: facts.void(case, (0, 0)),
+    result=lambda header: "out/phi",
+    legal=_legal,
     draw=_draw,
     argument="in/x",
     tensors=TENSORS,
-    has_axes=False,
+    shape=lambda header, inputs: (0, 0),
     has_feature_map=True,
+    has_convention=True,
+    convention=resolved,
+    features=hooks.features,
+    traced=hooks.FEATURE_MAP,
+    search=CONVENTIONS,
+    drawing=family_draw.FEATURE_MAP,
 )

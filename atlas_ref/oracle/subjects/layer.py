@@ -18,11 +18,11 @@ from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensor_spec import LAYER, Legal, Tensor, of_call
+from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor, of_call
 from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array, bind_dims
 
 #: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
@@ -273,16 +273,14 @@ def _loss(header: Any) -> str:
     return loss if isinstance(loss, str) else loss(_settings(header))
 
 
-def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {LAYER}: each layer has a table of its own")
+def _void(case: Any) -> dict[str, str]:
+    return ENTRIES[case.header.layer].void(_settings(case.header), case.inputs)
 
 
 SUBJECT = Subject(
     name=LAYER,
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "LAYER-1", "grad": "LAYER-8"},
-    legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
     has_axes=False,
@@ -293,20 +291,20 @@ SUBJECT = Subject(
         f"out/{name}"
         for name in ("y", "y_prefix", "logits", "q", "k", "v", "attn", "attn_projected")
     ),
-    own=Own(
-        check_header=check_header,
-        checked=checked,
-        constants=constants,
-        result=_main,
-        loss=_loss,
-        no_loss=lambda header, inputs: ENTRIES[header.layer].no_loss(inputs),
-        clause=clause,
-        void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),
-        numbers=lambda header, inputs: ENTRIES[header.layer].numbers(_settings(header), inputs),
-        between=lambda header, inputs: ENTRIES[header.layer].between(_settings(header), inputs),
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        weighs=lambda header: ENTRIES[header.layer].weighs,
-        tolerance_of=lambda header: ENTRIES[header.layer].tolerance(_settings(header)),
-    ),
+    has_parameters=True,
+    check_header=check_header,
+    checked=checked,
+    constants=constants,
+    result=_main,
+    loss=_loss,
+    no_loss=lambda header, inputs: ENTRIES[header.layer].no_loss(inputs),
+    clause=clause,
+    void=_void,
+    numbers=lambda header, inputs: ENTRIES[header.layer].numbers(_settings(header), inputs),
+    between=lambda header, inputs: ENTRIES[header.layer].between(_settings(header), inputs),
+    results=RESULTS,
+    states=None,
+    tolerance=TOLERANCE,
+    weighs=lambda header: ENTRIES[header.layer].weighs,
+    tolerance_of=lambda header: ENTRIES[header.layer].tolerance(_settings(header)),
 )

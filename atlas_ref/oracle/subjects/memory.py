@@ -6,24 +6,31 @@ Level token first projects; then both levels run the rule. Specified in specs/ca
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref import forms
 from atlas_ref.conventions import Convention
+from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.gate_axis import wide
+from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
-from atlas_ref.oracle.subjects.subject import Rounding, Subject
+from atlas_ref.oracle.subjects.base import facts, hooks
+from atlas_ref.oracle.subjects.base.checked import check_form, checked, resolved
+from atlas_ref.oracle.subjects.base.header import check_header
+from atlas_ref.oracle.subjects.base.search import CONVENTIONS
+from atlas_ref.oracle.subjects.subject import Rounding, Subject, memory_shape
+from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts import feature_maps, surrogate
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.parts.norms import key_of_gates
-from atlas_ref.rules import FAMILY, Rule
+from atlas_ref.rules import FAMILY, Rule, sequence
 from atlas_ref.rules.sequence import Tokens, mapped, target_of
 from atlas_ref.types import Array, read_only
 from tape import ops
@@ -35,18 +42,63 @@ def subject(rule: Rule) -> Subject:
     """The subject of a rule."""
     return Subject(
         name=rule.name,
-        result="out/y",
         cotangent="in/y_bar",
         clauses=rule.clauses,
-        legal=memory_tensors.legal,
         evaluate=_evaluate,
         plain=_plain,
+        check_header=partial(check_header, rule=rule, has_feature_map=rule.has_window),
+        checked=_checked,
+        clause=lambda header, name: facts.clause(rule.clauses, name),
+        numbers=facts.numbers,
+        needs=facts.needs,
+        void=lambda case: facts.void(case, memory_shape(case.header, case.inputs)),
+        legal=memory_tensors.legal,
         draw=memory_inputs.draw,
-        states=memory_inputs.states,
+        draw_states=memory_inputs.states,
         rule=rule,
+        has_axes=True,
         has_newton_schulz=rule.has_newton_schulz,
         has_feature_map=rule.has_window,
+        has_gate_axis=True,
+        has_convention=True,
+        convention=resolved,
+        features=hooks.features,
+        missed=hooks.missed,
+        check_form=check_form,
+        tried_forms=FORMS,
+        traced=hooks.MEMORY,
+        search=CONVENTIONS,
+        drawing=family_draw.of_memory(rule),
+        calls=hooks.CALLS,
     )
+
+
+def _checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs in order; refuse a convention, a tensor or a gate that the rule does not have."""
+    convention = resolved(header)
+    _check_convention(header, convention)
+    stated = feature_maps.stated_sizes(header.feature_map)
+    sizes = {"c": (header.window, "window"), **stated}
+    legal = memory_tensors.legal
+    return checked(header, inputs, convention, legal, sizes=sizes, check=check_gate_axis)
+
+
+def _check_convention(header: Any, convention: Convention) -> None:
+    sequence.require_span(convention, header.span)
+    if (
+        header.phase is not None
+        and header.span is not None
+        and header.phase >= header.span
+        and facts.spans(header, convention)
+    ):
+        raise ValueError(f"phase: must be below the span {header.span}, found {header.phase}")
+    if convention.rate == "split" and header.level == "token":
+        raise ValueError("convention: rate split has no second rate at level token")
+    if convention.argument == "written_back" and convention.order == "momentum_then_window":
+        raise ValueError(
+            "convention: newton_schulz.argument written_back is not defined for order "
+            "momentum_then_window"
+        )
 
 
 def _evaluate(

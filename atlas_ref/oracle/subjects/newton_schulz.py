@@ -8,7 +8,12 @@ from typing import Any
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.family import steps
+from atlas_ref.oracle.subjects.base import facts, hooks
+from atlas_ref.oracle.subjects.base.checked import checked, resolved
+from atlas_ref.oracle.subjects.base.header import check_header
+from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
+from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 
@@ -16,6 +21,9 @@ TENSORS = {
     "in/G": Tensor("... d_out d_phi"),
     "in/X_bar": Tensor("... d_out d_phi", "no gradients"),
 }
+
+
+CLAUSES = {"out": "NS-1", "grad": "NS-20"}
 
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
@@ -43,16 +51,34 @@ def _draw(
     return {"in/G": generator.standard_normal(shape)}, shape
 
 
+def _shape(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
+    rows, columns = inputs["in/G"].shape[-2:]
+    return int(rows), int(columns)
+
+
 SUBJECT = Subject(
     name="newton_schulz",
-    result="out/X",
     cotangent="in/X_bar",
-    clauses={"out": "NS-1", "grad": "NS-20"},
-    legal=_legal,
+    clauses=CLAUSES,
     evaluate=_evaluate,
     plain=_plain,
+    check_header=check_header,
+    checked=lambda header, inputs: checked(header, inputs, resolved(header), _legal),
+    clause=lambda header, name: facts.clause(CLAUSES, name),
+    numbers=lambda header, inputs: 0,  # no more than the case has
+    void=lambda case: facts.void(case, _shape(case.header, case.inputs)),
+    result=lambda header: "out/X",
+    legal=_legal,
     draw=_draw,
     argument="in/G",
     tensors=TENSORS,
+    shape=_shape,
+    has_axes=True,
     has_newton_schulz=True,
+    has_convention=True,
+    convention=resolved,
+    features=hooks.features,
+    traced=hooks.NEWTON_SCHULZ,
+    search=CONVENTIONS,
+    drawing=family_draw.NEWTON_SCHULZ,
 )

@@ -10,11 +10,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.tensor_spec import Legal, Position, Tensor
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.tensor_spec import Legal, Position, Tensor, frozen_tensors, phi_of
 from atlas_ref.oracle.drawing import Drawing
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.subjects.base.calls import Calls
+from atlas_ref.oracle.subjects.base.search import Search
+from atlas_ref.parts import feature_maps
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
+
+#: Results that are the state of a memory, or were it at an earlier token.
+STATES = re.compile("out/(M|S|M_ref|window_momentum)")
+
 
 #: A rounding of the ensemble: value -> value.
 Touch = Callable[[Array], Array]
@@ -37,20 +45,25 @@ class Rounding(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The loop of a subject with a hook at every op, in place of the family's (DEEPCASE-12).
+    """The loop of a subject with a hook at every op (DEEPCASE-12).
 
     Attributes:
         ops: (case) -> name, inputs and clause of each op, in the order of the loop.
         run: (case, inputs, hook, arithmetic, readings) -> results, the hook called as
             `oracle.replay.loop.run_ops` calls it.
         tokens: (case, op) -> tokens that compute it; None for all of them.
-        along: (case) -> the input whose last axes are tokens and channels.
+        leading: (case) -> leading axes of its tensors.
+        given: (case) -> ops whose value is a tensor of the case as it is.
+        has_chunks: whether its trace may be one of chunks; `run` then takes `begin` too, which is
+            called before each token with the state that it finds (REPLAY-19).
     """
 
     ops: Callable[[Any], list[tuple[str, tuple[str, ...], str]]]
     run: Callable[..., dict[str, Array]]
-    tokens: Callable[[Any, str], tuple[int, ...] | None]
-    along: Callable[[Any], str] = lambda case: "in/k"
+    tokens: Callable[[Any, str], tuple[int, ...] | None] = lambda case, op: None
+    leading: Callable[[Any], int] = lambda case: int(case.inputs["in/k"].ndim) - 2
+    given: Callable[[Any], set[str]] = lambda case: set()
+    has_chunks: bool = False
 
 
 class Searched(NamedTuple):
@@ -97,103 +110,24 @@ class Preset(NamedTuple):
     without: Callable[[Mapping[str, Any]], tuple[str, ...]] = lambda stated: ()
 
 
-class Calls(NamedTuple):
-    """How a call of a subject is cut into two that give what one gives (CONV-37).
-
-    Attributes:
-        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens, R that
-            of their steps, some for each token.
-        left: (name of a result) -> the input that it is in the next call; "" for none.
-        returns: whether a reset goes back to the first state of its own call (CONV-33).
-        cuts: (case, token) -> whether the call may be cut before a token.
-    """
-
-    axes: Callable[[Any], Mapping[str, str]]
-    left: Callable[[str], str]
-    returns: bool = False
-    cuts: Callable[[Any, int], bool] = lambda case, token: True
-
-
-def state_left(name: str) -> str:
-    """The input that a result is in the next call, where out/state/X is in/state/X there."""
-    return name.replace("out/", "in/", 1) if name.startswith("out/state/") else ""
-
-
-class Own(NamedTuple):
-    """What a subject has for itself that is no convention and no table of all rules (LAYER-1).
-
-    Attributes:
-        check_header: refuses keys and parameters.
-        checked: (header, inputs) -> the inputs in order; refuses them as CASE-16.
-        clause: (header, name of a result) -> its clause.
-        void: (header, inputs) -> values without effect, each with the reason.
-        numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
-        results: names of results that some case has.
-        tolerance: relative error allowed in float64, and the clause that says so.
-        constants: (header) -> inputs that nothing trains.
-        result: (header) -> the main result.
-        loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
-        no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
-            "" where it has one.
-        between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
-        measured: whether a result in float64 beyond that is judged by the case too (CASE-22).
-        has_convention: whether the header has a convention all the same.
-        states: names of results that are the state of a memory (TOL-8); None without one.
-        state_dtype: (header) -> the format that a case declares for its state (TOL-8), None for none.
-        undeclared: (case) -> parameters that a case may state of a correct program, which widen
-            tolerances alone, the widest last.
-        features: (case) -> names of features that it has beside gradients (SRC-21).
-        weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
-        tolerance_of: (header) -> another such error and clause for this case; None for the same.
-        traced: its loop, op by op; None where it has none.
-        searched: its other readings; None where it has none.
-        convention: (header) -> the convention in force, where it is that of another rule.
-        check_form: (case, form, chunk) -> None; refuses a form that does not compute it. None
-            where the rule says which do.
-        sample: parameters of a new case that leaves them open.
-        drawn: settings of a new case that other rules do not have.
-        presets: settings of new cases by a name.
-        drawing: what a sweep draws of it; None where it draws no case.
-        calls: how a call of it is cut; None where that is not done.
-        continued: (case) -> parameters that another call after this one needs otherwise (CASE-13).
-    """
-
-    check_header: Callable[[Any], None]
-    checked: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
-    clause: Callable[[Any, str], str]
-    void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
-    numbers: Callable[[Any, Mapping[str, Any]], int]
-    results: re.Pattern[str]
-    tolerance: tuple[float, str]
-    constants: Callable[[Any], set[str]] = lambda header: set()
-    result: Callable[[Any], str] = lambda header: "out/y"
-    loss: Callable[[Any], str] = lambda header: ""
-    no_loss: Callable[[Any, Mapping[str, Any]], str] = lambda header, inputs: ""
-    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = (
-        lambda header, inputs: {}
-    )
-    measured: bool = False
-    has_convention: bool = False
-    states: re.Pattern[str] | None = None
-    state_dtype: Callable[[Any], str | None] = lambda header: None
-    undeclared: Callable[[Any], list[dict[str, Any]]] = lambda case: []
-    features: Callable[[Any], set[str]] = lambda case: set()
-    weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
-    tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
-    traced: Traced | None = None
-    searched: Searched | None = None
-    convention: Callable[[Any], Any] | None = None
-    check_form: Callable[[Any, str, int | None], None] | None = None
-    sample: Mapping[str, Any] = {}
-    drawn: tuple[str, ...] = ()
-    presets: Mapping[str, Preset] = {}
-    drawing: Drawing | None = None
-    calls: Calls | None = None
-    continued: Callable[[Any], Mapping[str, Any]] = lambda case: {}
-
-
 def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:
-    raise ValueError(f"rule {header.rule}: its tensors are those of its parameters")
+    raise ValueError(f"rule {header.rule}: its tensors stand in no table of all rules")
+
+
+def _no_form(case: Any, form: str, chunk: int | None) -> None:
+    if form != "sequential" or chunk is not None:
+        raise ValueError(f"form: the rule {case.header.rule} has no sequence")
+
+
+def memory_shape(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and columns of the memory: (d_out, d_phi)."""
+    k, v, axis = (
+        ("in/k", "in/v", -1)
+        if header.level == "projected"
+        else ("in/param/W_K", "in/param/W_V", -2)
+    )
+    d_phi = feature_maps.d_phi(header.feature_map, inputs[k].shape[axis], phi_of(inputs))
+    return int(inputs[v].shape[axis]), d_phi
 
 
 class Subject(NamedTuple):
@@ -201,7 +135,6 @@ class Subject(NamedTuple):
 
     Attributes:
         name: of the header key `rule`.
-        result: the main one, whose absence is a verdict.
         cotangent: input that gradients need.
         clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints
             ("trace_grad").
@@ -209,70 +142,146 @@ class Subject(NamedTuple):
             (CASE-12, CASE-13).
         plain: (inputs, case, rounding) -> the same results in a legal arithmetic, by a program of
             its own.
+        check_header: refuses keys and parameters.
+        checked: (header, inputs) -> the inputs in order; refuses them as CASE-16.
+        clause: (header, name of a result) -> its clause.
+        numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
+        needs: (case) -> what needs that array, in words with their verb.
+        void: (case) -> settings without effect, each with the reason (CASE-18).
+        result: (header) -> the main result, whose absence is a verdict.
+        results: names of results that some case has; None where they are those of the table of all
+            rules.
         legal: tensors of a case, from (header, convention in force, names present).
-        draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
-        states: (request, header, inputs, generator) -> first states that `draw` leaves out, and
-            cotangents of the last; None where there is no state.
+        draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent;
+            None where cases are recorded alone, or drawn level by level.
+        draw_states: (request, header, inputs, generator) -> first states that `draw` leaves out,
+            and cotangents of the last; None where there is no state.
+        sample: parameters of a new case that leaves them open.
+        drawn: settings of a new case that other rules do not have.
+        presets: settings of new cases by a name.
         rule: the rule, where the subject is a memory.
         argument: the only input of a subject without tokens; "" for a sequence.
         tensors: of a subject without tokens, beside those of its feature map.
+        shape: (header, inputs) -> rows and columns of the memory, or of the argument of
+            Newton-Schulz; 0, 0 of neither.
+        keys: header keys of its own, name -> type; `registry.ENTRIES` describes them.
         has_axes: whether a convention of its own can change its results; a block has one per level.
         has_newton_schulz: whether its convention may set Newton-Schulz.
         has_feature_map: whether the header may choose one.
-        keys: header keys of its own, name -> type; `registry.ENTRIES` describes them.
+        has_gate_axis: whether the header may state the axis of its gates (GATES-15).
+        has_parameters: whether its settings stand in the header key `parameters`.
+        has_convention: whether its header has one convention.
+        has_levels: whether `parts` are levels, each with a name in front of its tensors.
+        convention: (header) -> the convention in force.
+        parts: (case) -> the cases that it is made of.
         instead: what to use where a tool looks into one memory; "" where this is one that every
             such tool takes.
         why_nothing: (header) -> why nothing can be used instead; "" where it can.
         undecided: (case, dtype) -> why results in a format have no verdict; "" where they have.
         is_memory: whether `instead` is of one memory that these tools do not take.
         along: results with tokens on the last axis but one.
-        own: what it has in place of a convention and a table of tensors.
-        check_levels: (header) -> None; of a block, refuses levels that do not fit together.
-        checked_levels: (header, inputs, build) -> of a block, its inputs in order (CASE-32).
-        form_refused: (header, form, chunk) -> why a block has no such form; "" where it may.
+        constants: (header) -> inputs that nothing trains.
+        loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
+        no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
+            "" where it has one.
+        between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
+        weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
+        continued: (case) -> parameters that another call after this one needs otherwise (CASE-13).
+        tolerance: relative error allowed in float64, and the clause that says so.
+        tolerance_of: (header) -> another such error and clause for this case; None for the same.
+        measured: whether a result in float64 beyond that is judged by the case too (CASE-22).
+        states: names of results that are the state of a memory (TOL-8); None without one.
+        state_dtype: (header) -> the format that a case declares for its state (TOL-8), None for none.
+        undeclared: (case) -> parameters that a case may state of a correct program, which widen
+            tolerances alone, the widest last.
+        features: (case) -> names of features that it has beside gradients (SRC-21).
+        missed: (case) -> what kernels tend to miss of it, in words (CASE-27).
+        check_form: (case, form, chunk) -> None; refuses a form that does not compute it.
+        tried_forms: names of forms in which its vectors are computed too.
+        traced: its loop, op by op; None where it has none.
+        search: how identify explains its results; None where there is nothing to search.
+        searched: readings of its own, where `search` is over these.
+        drawing: what a sweep draws of it; None where it draws no case.
+        calls: how a call of it is cut; None where that is not done.
     """
 
     name: str
-    result: str
     cotangent: str
     clauses: Mapping[str, str]
     evaluate: Callable[
         [Mapping[str, Array], Any, str, int | None], tuple[dict[str, Array], Position]
     ]
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
+    check_header: Callable[[Any], None]
+    checked: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
+    clause: Callable[[Any, str], str]
+    numbers: Callable[[Any, Mapping[str, Any]], int]
+    needs: Callable[[Any], str] = lambda case: f"{case.title} needs"
+    void: Callable[[Any], dict[str, str]] = lambda case: {}
+    result: Callable[[Any], str] = lambda header: "out/y"
+    results: re.Pattern[str] | None = None
     legal: Callable[[Any, Any, set[str]], Legal] = _no_table
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
-    states: Callable[[Any, Any, Mapping[str, Array], Any], dict[str, Array]] | None = None
+    draw_states: Callable[[Any, Any, Mapping[str, Array], Any], dict[str, Array]] | None = None
+    sample: Mapping[str, Any] = {}
+    drawn: tuple[str, ...] = ()
+    presets: Mapping[str, Preset] = {}
     rule: Rule | None = None
     argument: str = ""
     tensors: Mapping[str, Tensor] = {}
-    has_axes: bool = True
+    shape: Callable[[Any, Mapping[str, Any]], tuple[int, int]] = memory_shape
+    keys: Mapping[str, Any] = {}
+    has_axes: bool = False
     has_newton_schulz: bool = False
     has_feature_map: bool = False
-    keys: Mapping[str, Any] = {}
+    has_gate_axis: bool = False
+    has_parameters: bool = False
+    has_convention: bool = False
+    has_levels: bool = False
+    convention: Callable[[Any], Convention] = lambda header: Convention()
+    parts: Callable[[Any], list[Any]] = lambda case: [case]
     instead: str = ""
     why_nothing: Callable[[Any], str] = lambda header: ""
     undecided: Callable[[Any, str], str] = lambda case, dtype: ""
     is_memory: bool = False
     along: tuple[str, ...] = ("out/y",)
-    own: Own | None = None
-    check_levels: Callable[[Any], None] = lambda header: None
-    checked_levels: Callable[..., dict[str, Any]] = lambda header, inputs, build: dict(inputs)
-    form_refused: Callable[[Any, str, int | None], str] = lambda header, form, chunk: ""
+    constants: Callable[[Any], set[str]] = lambda header: frozen_tensors(header)
+    loss: Callable[[Any], str] = lambda header: ""
+    no_loss: Callable[[Any, Mapping[str, Any]], str] = lambda header, inputs: ""
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = (
+        lambda header, inputs: {}
+    )
+    weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
+    continued: Callable[[Any], Mapping[str, Any]] = lambda case: {}
+    tolerance: tuple[float, str] = (1e-12, "fixed for float64 (CASE-20)")
+    tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
+    measured: bool = False
+    states: re.Pattern[str] | None = STATES
+    state_dtype: Callable[[Any], str | None] = lambda header: None
+    undeclared: Callable[[Any], list[dict[str, Any]]] = lambda case: []
+    features: Callable[[Any], set[str]] = lambda case: set()
+    missed: Callable[[Any], tuple[str, ...]] = lambda case: ()
+    check_form: Callable[[Any, str, int | None], None] = _no_form
+    tried_forms: tuple[str, ...] = ()
+    traced: Traced | None = None
+    search: Search | None = None
+    searched: Searched | None = None
+    drawing: Drawing | None = None
+    calls: Calls | None = None
 
     def title(self, header: Any) -> str:
         """The rule, and of a layer its name, in messages."""
         return " ".join([self.name, *(getattr(header, key) for key in self.keys)])
 
     @property
-    def traced(self) -> Traced | None:
-        """Its own loop, op by op, in place of the family's."""
-        return None if self.own is None else self.own.traced
-
-    @property
     def has_tokens(self) -> bool:
         """Whether its input is a sequence of tokens."""
         return not self.argument
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether its convention says what is done with a sequence of tokens."""
+        return self.has_axes and self.has_tokens
 
     @property
     def needs_newton_schulz(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,11 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.subject import (
-    Calls,
-    Own,
-    Rounding,
-    Searched,
-    Subject,
-    Traced,
-    state_left,
-)
+from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.search import READINGS
+from atlas_ref.oracle.subjects.subject import Rounding, Searched, Subject, Traced
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
 from atlas_ref.oracle.tnt.readings import listed, reading
@@ -36,9 +32,6 @@ from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
 from tape import ops as tape
-
-#: Error of a result in float64 that is allowed, and why (TNTCASE-7).
-TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 _HELD = "|".join(tensors.HELD)
 _FIRST = "|".join([*tensors.FIRST, *loop.TOKENS])
@@ -195,49 +188,46 @@ def clause(header: Any, name: str) -> str:
     )
 
 
-def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
-    return void.reasons(header, inputs)
+def _void(case: Any) -> dict[str, str]:
+    return void.reasons(case.header, case.inputs)
 
 
 SUBJECT = Subject(
     name=parameters.NAME,
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "TNTCASE-1", "grad": "TNT-14"},
     evaluate=_evaluate,
     plain=_plain,
     draw=tnt_inputs.draw,
-    states=tnt_inputs.states,
-    has_axes=False,
+    draw_states=tnt_inputs.states,
     has_newton_schulz=True,
-    own=Own(
-        check_header=parameters.check_header,
-        checked=tensors.checked,
-        clause=clause,
-        void=_void,
-        numbers=tensors.numbers,
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        measured=True,
-        has_convention=True,
-        states=STATE,
-        features=void.features,
-        searched=Searched(
-            settings=listed.settings,
-            departures=listed.mistakes,
-            presets=listed.presets,
-            run=reading.run,
-            keeps=reading.keeps,
-            named={},
-            word="tnt",
-        ),
-        calls=Calls(axes=tensors.axes, left=state_left),
-        traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
-        convention=parameters.convention,
-        check_form=_check_form,
-        sample=tnt_inputs.SAMPLE,
-        drawing=DRAWING,
+    has_parameters=True,
+    check_header=parameters.check_header,
+    checked=tensors.checked,
+    clause=clause,
+    void=_void,
+    numbers=tensors.numbers,
+    results=RESULTS,
+    measured=True,  # beyond 1e-12 in float64 (TNTCASE-7)
+    has_convention=True,
+    states=STATE,
+    features=void.features,
+    search=READINGS,
+    searched=Searched(
+        settings=listed.settings,
+        departures=listed.mistakes,
+        presets=listed.presets,
+        run=reading.run,
+        keeps=reading.keeps,
+        named={},
+        word="tnt",
     ),
+    calls=Calls(cut=partial(along_tokens, tensors.axes), left=state_left),
+    traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+    convention=parameters.convention,
+    check_form=_check_form,
+    sample=tnt_inputs.SAMPLE,
+    drawing=DRAWING,
 )
 
 __all__ = ["SUBJECT"]

@@ -90,6 +90,11 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
     )
 
 
+def some_tokens(case: Case, tokens: Sequence[int]) -> Candidate | None:
+    """Some tokens of a case of one memory; None of one without tokens."""
+    return cut(case, "T", tokens)
+
+
 def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[str, Sequence[int]]:
     """Features that remain of a map with fewer inputs."""
     kind = case.header.feature_map.kind

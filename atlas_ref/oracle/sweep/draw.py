@@ -5,7 +5,6 @@ Specified in specs/sweep.md, SWEEP-1 to SWEEP-4. What a rule is drawn from is it
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +16,9 @@ from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.oracle.drawing import Drawing, Space, one, without
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sweep import family_draw
 
 #: Rules that can be swept.
-SWEPT = tuple(
-    name
-    for name, subject in SUBJECTS.items()
-    if subject.draw is not None and (subject.own is None or subject.own.drawing is not None)
-)
+SWEPT = tuple(name for name, subject in SUBJECTS.items() if subject.drawing is not None)
 
 #: Version of the draw, which a log states: 2 since every tenth case is long.
 DRAW = 2
@@ -54,11 +48,16 @@ class Drawn(NamedTuple):
     case: Case
 
 
-@functools.cache
 def drawing(rule: str) -> Drawing:
-    """What is drawn of a rule: its own, or that of the family (SWEEP-14)."""
-    own = SUBJECTS[rule].own
-    return family_draw.drawing(rule) if own is None or own.drawing is None else own.drawing
+    """What is drawn of a rule (SWEEP-14).
+
+    Raises:
+        KeyError: a rule that is not swept.
+    """
+    found = SUBJECTS[rule].drawing
+    if found is None:
+        raise KeyError(rule)
+    return found
 
 
 def regimes(rule: str) -> tuple[str, ...]:

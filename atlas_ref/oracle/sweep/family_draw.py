@@ -12,8 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle import drawn_axes, regimes
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
-from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.rules import FAMILY, names_with
+from atlas_ref.rules import Rule
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
 #: shrinking leads towards it.
@@ -54,28 +53,32 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def drawing(rule: str) -> Drawing:
+#: Names that a rule has no use for: one without a window, a feature map, a sequence.
+_OF_WINDOWS = ("window", "window_gate", "history", "window_weights")
+_OF_MAPS = ("feature_map", "features")
+_OF_SEQUENCES = ("level", "tokens", "span", "pulse", "reset", "per_dimension_gates")
+
+
+def of_memory(rule: Rule) -> Drawing:
     """What is drawn of a rule that has a convention and a table of tensors."""
+    settings = "drawn" if rule.has_newton_schulz else "none"
     return Drawing(
         space=SPACE,
-        request=_request,
-        convention=partial(_convention, rule),
-        regimes=_MATRICES
-        if SUBJECTS[rule].needs_newton_schulz
-        else regimes.SEQUENCES
-        if rule in FAMILY
-        else {"ordinary": regimes.ordinary},
-        long={"tokens": LONG} if rule in FAMILY else {},
+        request=partial(_request, () if rule.has_window else (*_OF_WINDOWS, *_OF_MAPS)),
+        convention=partial(_convention, settings),
+        regimes=regimes.SEQUENCES,
+        long={"tokens": LONG},
         slow=regimes.slow,
     )
 
 
-def _request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
+def _request(
+    idle: tuple[str, ...], fields: dict[str, Any], choices: Space, long: bool
+) -> dict[str, Any]:
     """Fields of a request from drawn ones; those of a long case as it needs them."""
     chosen = fields | (_lasting(fields, choices) if long else {})
-    return {
-        name: value for name, value in _fitting(chosen, choices).items() if value not in (None, {})
-    }
+    fitting = _fitting(idle, chosen, choices)
+    return {name: value for name, value in fitting.items() if value not in (None, {})}
 
 
 def _lasting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
@@ -93,34 +96,31 @@ def _lasting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
     return kept
 
 
-def _fitting(fields: dict[str, Any], choices: Space) -> dict[str, Any]:
+def _fitting(idle: tuple[str, ...], fields: dict[str, Any], choices: Space) -> dict[str, Any]:
     """Fields without those that this rule or level does not have.
 
     A field among the choices stays, so that the refusal names it.
     """
-    rule, token = fields["rule"], fields["level"] == "token"
-    idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
-    if rule not in names_with("has_window"):
-        idle += ["window", "window_gate", "history", "window_weights"]
-    if not SUBJECTS[rule].has_feature_map:
-        idle += ["feature_map", "features"]
-    if rule not in FAMILY:
-        idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
+    token = fields["level"] == "token"
+    idle = (*idle, *(("window_gate",) if token else ("batch", "d_model", "window_weights")))
     result = {name: value for name, value in fields.items() if name not in idle or name in choices}
     if "history" in result and "history" not in choices and isinstance(result["window"], int):
         result["history"] = min(result["history"], result["window"] - 1)
     return result
 
 
-def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
-    """A preset, or `spec`, with up to three axes changed."""
+def _convention(settings: str, draw: np.random.Generator) -> dict[str, Any]:
+    """A preset, or `spec`, with up to three axes changed.
+
+    Args:
+        settings: of Newton-Schulz: "none", "drawn", or "always" where it is all that there is.
+    """
     preset = drawn_axes.preset(draw, 0.5)
     changes = drawn_axes.axes(draw)
-    settings = drawn_axes.newton_schulz(draw)
-    subject = SUBJECTS[rule]
-    if subject.has_newton_schulz:
-        idle = subject.needs_newton_schulz and settings == "none"
-        changes["newton_schulz"] = {} if idle else settings
+    newton_schulz = drawn_axes.newton_schulz(draw)
+    if settings != "none":
+        idle = settings == "always" and newton_schulz == "none"
+        changes["newton_schulz"] = {} if idle else newton_schulz
     return ({} if preset == "spec" else {"preset": preset}) | changes
 
 
@@ -146,3 +146,21 @@ _MATRICES: dict[str, Change] = {
     "rank_one": _rank_one,
     "zero": _zero_matrix,
 }
+
+#: What is drawn of Newton-Schulz alone.
+NEWTON_SCHULZ = Drawing(
+    space=SPACE,
+    request=partial(_request, (*_OF_WINDOWS, *_OF_MAPS, *_OF_SEQUENCES)),
+    convention=partial(_convention, "always"),
+    regimes=_MATRICES,
+    slow=regimes.slow,
+)
+
+#: What is drawn of a feature map alone.
+FEATURE_MAP = Drawing(
+    space=SPACE,
+    request=partial(_request, (*_OF_WINDOWS, *_OF_SEQUENCES)),
+    convention=partial(_convention, "none"),
+    regimes={"ordinary": regimes.ordinary},
+    slow=regimes.slow,
+)

@@ -31,8 +31,9 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
     search = _Search(case, fails, most)
     moves: tuple[Callable[[_Search], None], ...]
     moves = (_tokens, _settings, _optional, _dimensions, _formats, _values)
-    if (own := SUBJECTS[case.header.rule].own) is not None and own.drawing is not None:
-        moves = (*(_taking(each) for each in own.drawing.moves), _formats, _values)
+    drawing = SUBJECTS[case.header.rule].drawing
+    if drawing is not None and drawing.moves:
+        moves = (*(_taking(each) for each in drawing.moves), _formats, _values)
     improved = True
     while improved and not search.spent:
         before = search.accepted

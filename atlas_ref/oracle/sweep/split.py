@@ -10,24 +10,16 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.drawing import Candidate
 from atlas_ref.oracle.evaluate import Results, evaluate
-from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.sweep import parts
-from atlas_ref.oracle.sweep.cut import cut
-from atlas_ref.rules import FAMILY
-
-#: Results of one call that are inputs of the next, and their names there.
-RESUMES = {
-    "out/M": "in/M0",
-    "out/S": "in/S0",
-    **{
-        f"out/{name}": f"in/{name}"
-        for name in ("M_ref", "window_k", "window_v", "window_gate_before", "window_residual")
-    },
-    "out/window_momentum": "in/window_momentum",
-}
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.base.calls import Calls
+from atlas_ref.oracle.sweep.first import tokens_of
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+
+#: Keys of the header of results that say where the next call stands (CASE-13, CASE-30, RECUR-13).
+COUNTED = ("schedule", "parameters")
 
 
 def places(case: Case) -> list[int]:
@@ -39,29 +31,25 @@ def places(case: Case) -> list[int]:
     """
     if case.convention.read == "call_end":
         return []
-    own = parts.calls(case)
-    if own is not None and not own.returns:
+    calls = SUBJECTS[case.header.rule].calls
+    if calls is None:
+        return []
+    if not calls.returns:
         return _places_of_chunks(case)
-    T = tokens(case) if own is not None or case.header.rule in FAMILY else 0
-    free = [t for t in range(1, T) if own is None or own.cuts(case, t)]
-    nearest = {min(free, key=lambda t: abs(t - place)) for place in (1, T // 2, T - 1) if free}
-    cuts = sorted(nearest)
+    T = tokens_of(case)
+    free = [t for t in range(1, T) if calls.may_cut(case, t)]
+    cuts = sorted({min(free, key=lambda t: abs(t - place)) for place in (1, T // 2, T - 1) if free})
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
-    least = 1 if own is None else 0  # a reset at the cut is the start of a call, of another memory
+    least = 1 if calls.may_reset else 0
     return [t for t in cuts if not any(reset >= t + least for reset in resets)]
-
-
-def tokens(case: Case) -> int:
-    """Tokens of a call, each of which may have several steps."""
-    return facts(case).tokens if parts.calls(case) is None else parts.tokens_of(case)
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
     """The call before a token, and the call from it on, which starts from the results of the
     first.
     """
-    head = _part(case, range(place))
-    return head, resumed(case, evaluate(head), range(place, tokens(case)))
+    head = part(case, range(place))
+    return head, resumed(case, evaluate(head), range(place, tokens_of(case)))
 
 
 def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] = ()) -> Case:
@@ -70,25 +58,21 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     Args:
         lost: names of results, or `phase`, that are not carried over: a mistake.
     """
-    if parts.calls(case) is not None:
-        return parts.part(case, tokens, before, lost)
-    candidate = cut(case, "T", tokens)
-    assert candidate is not None
+    calls, candidate = _cut(case, tokens)
     tensors: Tensors = {
-        name: value for name, value in candidate.tensors.items() if name not in RESUMES.values()
+        name: value for name, value in candidate.tensors.items() if not calls.begins(name)
     }
     tensors |= {
-        name: before.tensors[out]
-        for out, name in RESUMES.items()
-        if out in before.tensors and out not in lost
+        calls.left(out): value
+        for out, value in before.tensors.items()
+        if calls.left(out) and out not in lost
     }
     if "out/window_residual" in lost and "in/window_k" in tensors:  # a case cannot do without
         tensors["in/window_residual"] = np.zeros_like(before.tensors["out/window_residual"])
     header = {key: value for key, value in candidate.header.items() if key != "phase"}
     if "phase" in before.header and "phase" not in lost:
         header["phase"] = before.header["phase"]
-    if "schedule" in before.header:
-        header["schedule"] = before.header["schedule"]
+    header |= {name: before.header[name] for name in COUNTED if name in before.header}
     return make(header, tensors, name=case.name)
 
 
@@ -97,17 +81,22 @@ def _places_of_chunks(case: Case) -> list[int]:
     own = case.header.parameters or {}
     if own.get("unfinished") == "flush" or "batch" in own.values():
         return []
-    T = facts(case).tokens
+    T = tokens_of(case)
     return sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
 
 
-def _part(case: Case, tokens: range) -> Case:
-    if parts.calls(case) is not None:
-        return parts.part(case, tokens)
-    candidate = cut(case, "T", tokens)
-    if candidate is None:
-        raise CaseError(f"{case.name}: has no tokens to be cut at")
+def part(case: Case, tokens: range) -> Case:
+    """Some tokens of a call, from the state of the call."""
+    _, candidate = _cut(case, tokens)
     return make(candidate.header, candidate.tensors, name=case.name)
+
+
+def _cut(case: Case, tokens: range) -> tuple[Calls, Candidate]:
+    calls = SUBJECTS[case.header.rule].calls
+    candidate = None if calls is None else calls.cut(case, tokens)
+    if calls is None or candidate is None:
+        raise CaseError(f"{case.name}: has no tokens to be cut at")
+    return calls, candidate
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Tensors:

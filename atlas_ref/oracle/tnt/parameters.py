@@ -122,7 +122,7 @@ def parsed(header: Any) -> Parameters:
     """
     given = check_names(header, FIELDS)
     rule = given.get("rule")
-    if isinstance(rule, str) and rule in RULES and rule not in FAMILY:
+    if isinstance(rule, str) and rule in RULES and not RULES[rule].in_family:
         raise ValueError(
             f"parameters.rule: {rule} is no rule of the linear family; memories of a case of a "
             f"TNT have {', '.join(FAMILY)}"

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.forms.support import FORMS, refusal
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
-from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.trace import trace
-from atlas_ref.oracle.sweep.split import places, tokens
-from atlas_ref.rules import FAMILY
+from atlas_ref.oracle.sweep.first import tokens_of
+from atlas_ref.oracle.sweep.split import places
 
 Numbers = np.ndarray[Any, Any]
 
@@ -33,7 +32,7 @@ class Look:
         self.inputs: Mapping[str, Numbers] = {
             name: np.asarray(value, np.float64) for name, value in case.inputs.items()
         }
-        self.sequence = case.header.rule in FAMILY
+        self.sequence = SUBJECTS[case.header.rule].has_sequence
         self.traced = trace(case) if self.sequence else {}
         of = facts(case)
         self.T, self.d_out, self.d_phi = of.tokens, of.d_out, of.d_phi
@@ -174,7 +173,7 @@ def forms(case: Case) -> list[tuple[str, int]]:
     computing = [form for form in _computing(case) if form != "sequential"]
     if not computing:
         return []
-    T = tokens(case)
+    T = tokens_of(case)
     short = 64 if T > 64 and T % 64 else 3 if T % 3 else 2 if T % 2 else 5
     chunks = list(dict.fromkeys([short, T + 1]))
     return [(form, chunk) for form in computing for chunk in chunks]
@@ -182,12 +181,8 @@ def forms(case: Case) -> list[tuple[str, int]]:
 
 def _computing(case: Case) -> Iterator[str]:
     """Forms that compute a case, by the rule's own check where it has one (DPLRCASE-13)."""
-    rule, own = case.header.rule, SUBJECTS[case.header.rule].own
-    if rule in FAMILY:
-        yield from (form for form in FORMS if refusal(rule, case.convention, form) is None)
-    for form in ENTRIES[rule].forms or ():
-        assert own is not None
-        assert own.check_form is not None
+    subject = SUBJECTS[case.header.rule]
+    for form in subject.tried_forms:
         with suppress(ValueError):
-            own.check_form(case, form, None)
+            subject.check_form(case, form, None)
             yield form

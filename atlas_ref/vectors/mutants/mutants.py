@@ -23,8 +23,7 @@ from atlas_ref.oracle.family.mistakes import boundaries
 from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, computed
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sweep import split
-from atlas_ref.rules import FAMILY
+from atlas_ref.oracle.sweep.first import tokens_of
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import erase_chunks, erase_layout, own
 
@@ -63,8 +62,8 @@ def selected(case: Case) -> list[Mistake]:
 
 def long(case: Case) -> bool:
     """Whether a case has more tokens than the smallest chunk, so that its mutants are these."""
-    some = case.header.rule in FAMILY or bool(_second(case))
-    return some and split.tokens(case) > boundaries.SIZES[0]
+    some = SUBJECTS[case.header.rule].has_sequence or bool(_second(case))
+    return some and tokens_of(case) > boundaries.SIZES[0]
 
 
 def _second(case: Case) -> str:
@@ -84,7 +83,7 @@ def words(name: str) -> str:
 
 def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     spanned = case
-    if case.header.rule in FAMILY and case.header.span is None:
+    if SUBJECTS[case.header.rule].has_tokens and case.header.span is None:
         spanned = case.replaced(header=case.header.replaced(span=SPAN))
     points = conventions(spanned)
     names = list(points)

@@ -55,8 +55,7 @@ SAME = 1e-7
 
 def has(case: Case) -> bool:
     """Whether the mutants of a case are these: its rule has readings of its own."""
-    own = SUBJECTS[case.header.rule].own
-    return own is not None and own.searched is not None
+    return SUBJECTS[case.header.rule].searched is not None
 
 
 def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
@@ -127,7 +126,7 @@ def graded(case: Case) -> bool:
 def words(name: str) -> str:
     """A mutant in words, for a reader; "" for one of another rule."""
     for rule, subject in SUBJECTS.items():
-        if subject.own is None or subject.own.searched is None:
+        if subject.searched is None:
             continue
         if name.startswith(ahead(rule)):
             return _words(rule)[name.removeprefix(ahead(rule))]
@@ -147,10 +146,9 @@ def _words(rule: str) -> dict[str, str]:
 
 
 def _searched(rule: str) -> Searched:
-    own = SUBJECTS[rule].own
-    assert own is not None
-    assert own.searched is not None
-    return own.searched
+    searched = SUBJECTS[rule].searched
+    assert searched is not None
+    return searched
 
 
 def _plain(case: Case, chosen: tuple[Any, ...]) -> Any:

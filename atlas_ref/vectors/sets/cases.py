@@ -9,9 +9,7 @@ from pathlib import Path
 from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
-from atlas_ref.oracle.cases.tensor_spec import BLOCK
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
 
 #: Folders of a set whose files can be compared.
@@ -61,9 +59,8 @@ def about_members(names: Sequence[str], targets: Sequence[str]) -> str:
     known = {target: rule for name in names for target, rule in rules(name).items()}
     words = []
     for target in targets:
-        own = SUBJECTS[known[target]].own if target in known else None
-        if own is None:  # other targets of a rule without members are conventions of it
-            continue
+        if target not in known or not SUBJECTS[known[target]].has_parameters:
+            continue  # other targets of a rule without members are conventions of it
         parts = [each for each in dict.fromkeys(_members(target, known)) if each not in targets]
         if parts:
             words.append(f"members of {target}, each a target: {', '.join(parts)}")
@@ -100,10 +97,8 @@ def longest(files: Iterable[Path]) -> int:
 
 def length(case: Case) -> int:
     """Tokens of a case, 0 of one without a sequence."""
-    if case.header.rule not in (*FAMILY, BLOCK) and "in/k" not in case.inputs:
-        return 0
-    tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
-    return int(tokens)
+    name = "in/x" if case.header.level == "token" else "in/k"
+    return int(case.inputs[name].shape[-2]) if name in case.inputs else 0
 
 
 def reach(

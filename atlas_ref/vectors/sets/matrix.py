@@ -23,7 +23,6 @@ from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Tasks
-from atlas_ref.rules import FAMILY
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.mutants.mutants import SPAN, change_named, long, tried, words
 from atlas_ref.vectors.mutants.score import FORMATS, score
@@ -257,9 +256,10 @@ def hidden(case: Case) -> dict[str, str]:
 
     They are void, the same function, or cannot be evaluated.
     """
-    if not SUBJECTS[case.header.rule].has_axes or long(case):
+    subject = SUBJECTS[case.header.rule]
+    if not subject.has_axes or long(case):
         return {}
-    if case.header.rule in FAMILY and case.header.span is None:
+    if subject.has_tokens and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
     of, own = facts(case), lattice.point(case.convention)
     reasons: dict[str, str] = {}

@@ -12,7 +12,7 @@ from atlas_ref.forms import support
 from atlas_ref.oracle.cases.case import Case, Unsupported
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.judge.tolerance import tolerances
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.rules import RULES
@@ -23,6 +23,8 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     """A case of the Delta rule, as if it were another recurrence."""
     case = new(Request(rule="delta", tokens=3, d_in=2, d_out=2))
     monkeypatch.setitem(RULES.loaded, "delta", RULES["delta"]._replace(in_family=False))
+    apart = SUBJECTS["delta"]._replace(traced=None, search=None)
+    monkeypatch.setitem(SUBJECTS.loaded, "delta", apart)
     return case
 
 
@@ -32,9 +34,8 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
         (trace, "a trace"),
         (lambda case: replay(case, {}), "replay"),
         (lambda case: identify(case, {}), "identify"),
-        (lambda case: tolerances(case, dtype="float32"), "a tolerance"),
     ],
-    ids=["trace", "replay", "identify", "tolerance"],
+    ids=["trace", "replay", "identify"],
 )
 def test_what_computes_the_family_alone_refuses_it(
     outside: Case, ask: Callable[[Case], Any], what: str

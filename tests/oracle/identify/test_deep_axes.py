@@ -261,7 +261,7 @@ def test_a_precision_is_known_in_whatever_order_its_sums_are() -> None:
     for way in MEMBERS:
         results = reading.run(case, converted(case, "float64"), Rounding(way), chosen=[each])
         seen = observed(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
-        judge = Judge(case, seen, SUBJECTS["deep_memory"].own.searched)
+        judge = Judge(case, seen, SUBJECTS["deep_memory"].searched)
         assert judge.distance([each])[0] < 1e-12 < 1e-9 < judge.distance([])[0], way.name
 
 

@@ -24,7 +24,7 @@ from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
 from tests.oracle.identify.test_dplr_readings import CASES, planted
 
-SEARCHED = SUBJECTS["dplr"].own.searched
+SEARCHED = SUBJECTS["dplr"].searched
 
 T, K, V, H = 36, 3, 2, 3
 

@@ -58,7 +58,7 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
 @functools.cache
 def cases() -> dict[str, Case]:
     """Cases of every rule that has readings of its own, with leading axes and without."""
-    own = {rule for rule, each in SUBJECTS.items() if each.own and each.own.searched}
+    own = {rule for rule, each in SUBJECTS.items() if each.searched}
     assert own >= KINDS.keys()
     found = dict[str, Case]()
     for rule in sorted(own):
@@ -92,9 +92,7 @@ def run(case: Case, chosen: tuple[Any, ...], *, grad: bool = False) -> None:
 
 
 def searched_of(case: Case) -> Any:
-    own = SUBJECTS[case.header.rule].own
-    assert own is not None
-    return own.searched
+    return SUBJECTS[case.header.rule].searched
 
 
 def beside(case: Case, chosen: tuple[Any, ...] = ()) -> Iterator[Any]:

@@ -65,7 +65,7 @@ def verdicts(
     """Verdicts of check on results handed over in `dtype`, their state in `handed`."""
     with np.errstate(over="ignore"):
         answer = {
-            name: np.asarray(value).astype(KINDS[handed if name in states.STATES else dtype])
+            name: np.asarray(value).astype(KINDS[handed if states.is_state(name) else dtype])
             for name, value in results.items()
         }
     rows = atlas_ref.check(case, source=lambda _: Answer(answer), dtype=dtype, state_dtype=state)

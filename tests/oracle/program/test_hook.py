@@ -22,7 +22,7 @@ from atlas_ref.oracle.program.hook import Hook
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import context_of, run
-from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.recurrences.parameters import parsed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep import split
 from tests.support.close import ANALYTIC, assert_close
@@ -207,15 +207,11 @@ def _refuse(inputs: Mapping[str, Any], settings: Any) -> None:
 @pytest.mark.parametrize(("member", "kind"), EVERY)
 def test_every_axis_has_a_name_and_its_size(member: str, kind: str) -> None:
     of = case(member, kind)
-    settings = of.header.parameters
-    assert settings is not None
-    own = SUBJECTS["recurrence"].own
-    assert own is not None
-    assert own.calls is not None
+    settings = parsed(of.header)
     sizes: dict[str, int] = {}
-    for name, words in own.calls.axes(of).items():
-        assert len(words.split()) == of.inputs[name].ndim
-        for word, size in zip(words.split(), of.inputs[name].shape, strict=True):
+    for name, words in axes(settings.program, settings, of.inputs).items():
+        assert len(words) == of.inputs[name].ndim
+        for word, size in zip(words, of.inputs[name].shape, strict=True):
             assert sizes.setdefault(word, size) == size, (name, word)
     assert sizes["T"] == of.inputs["in/y_bar"].shape[-2]
     assert sizes["V"] == 2 * (2 if member == "log_linear" else 1)

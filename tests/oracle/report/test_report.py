@@ -12,7 +12,7 @@ import atlas_ref
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.report.failures import clause, explained
+from atlas_ref.oracle.report.failures import explained
 from atlas_ref.oracle.report.junit import legible
 from atlas_ref.oracle.report.nearest import nothing
 from tests.oracle.family.test_departures import case_of
@@ -171,7 +171,7 @@ def test_every_result_has_a_clause_that_is_about_it():
         ("feature_map", "grad/x", "PHI-16"),
         ("delta", "-", ""),
     ):
-        assert clause(rule, tensor) == want
+        assert SUBJECTS[rule].clause(None, tensor) == want
 
 
 @pytest.mark.clause("SRC-17", "CASE-28")

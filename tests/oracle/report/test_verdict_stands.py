@@ -74,7 +74,7 @@ def test_a_search_that_fails_leaves_the_verdict_and_asks_for_a_report(
 @pytest.mark.clause("CASE-38", "CASE-27")
 @pytest.mark.parametrize(
     ("part", "field"),
-    [("_clause", "clause"), ("_case_has", "case_has"), ("_by_replay", "found_before")],
+    [("_clause", "clause"), ("_missed", "case_has"), ("_by_replay", "found_before")],
 )
 def test_each_part_of_a_message_fails_alone(
     part: str, field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,8 +143,7 @@ def test_a_search_for_what_decides_that_fails_leaves_the_answer(
 def failing_at(rule: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one reading of a rule fail."""
     subject = SUBJECTS[rule]
-    assert subject.own is not None
-    searched = subject.own.searched
+    searched = subject.searched
     assert searched is not None
 
     def run(inputs: Any, case: Any, rounding: Any, chosen: Any) -> Any:
@@ -152,8 +151,8 @@ def failing_at(rule: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyError("a bug")
         return searched.run(inputs, case, rounding, chosen)
 
-    own = subject.own._replace(searched=searched._replace(run=run))
-    monkeypatch.setitem(SUBJECTS.loaded, rule, subject._replace(own=own))
+    wrong = subject._replace(searched=searched._replace(run=run))
+    monkeypatch.setitem(SUBJECTS.loaded, rule, wrong)
 
 
 @pytest.mark.clause("CASE-38", "SRC-25", "DEEPCASE-14")
@@ -167,7 +166,7 @@ def test_a_reading_that_fails_is_left_out_and_said(
     file = wrong_case(folder / "case.safetensors", "dplr", **request)
     case = atlas_ref.load(file)
     own = identify(case, case.recorded)
-    some_readings = getattr(SUBJECTS["dplr"].own.searched, kind)(case)
+    some_readings = getattr(SUBJECTS["dplr"].searched, kind)(case)
     name = [each.name for each in some_readings if not each.grad][-1]  # not the nearest
     failing_at("dplr", name, monkeypatch)
     answer = identify(case, case.recorded)

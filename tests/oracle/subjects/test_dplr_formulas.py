@@ -18,7 +18,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.sweep.parts import part
+from atlas_ref.oracle.sweep.split import in_two, joined
 from tests.support.close import ANALYTIC, EXACT, Tolerance, assert_close
 from tests.truth import family_loops, gate_formula_loops
 
@@ -299,8 +299,7 @@ def test_a_call_that_is_cut_is_the_whole_one(name: str, channels: bool) -> None:
     """Raw numbers are cut with their tokens; rates, biases and floors belong to all of them."""
     case = drawn(name, channels=channels)
     whole = evaluate(case).tensors
-    first = evaluate(part(case, range(2)))
-    last = evaluate(part(case, range(2, 5), first)).tensors
-    reads = np.concatenate([first.tensors["out/y"], last["out/y"]], axis=-2)
-    assert_close("y", reads, whole["out/y"], EXACT)
-    assert_close("M", last["out/M"], whole["out/M"], EXACT)
+    first, last = (evaluate(each).tensors for each in in_two(case, 2))
+    found = joined(first, last)
+    assert_close("y", found["out/y"], whole["out/y"], EXACT)
+    assert_close("M", found["out/M"], whole["out/M"], EXACT)

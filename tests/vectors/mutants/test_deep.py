@@ -111,7 +111,7 @@ def test_settings_that_are_the_same_function_are_no_mutants() -> None:
 def test_settings_are_left_out_that_bfloat16_lets_pass_and_float32_does_not(vector: str) -> None:
     """All but the guard of Newton-Schulz and its smallest eps."""
     case = atlas_ref.load(FOLDER / "cases" / f"{vector}.safetensors")
-    searched = SUBJECTS["deep_memory"].own.searched
+    searched = SUBJECTS["deep_memory"].searched
     left_out = [each for each in searched.settings(case, ()) if each.name.startswith(own.FINE)]
     rejected: dict[str, set[str]] = {}
     for dtype in score.FORMATS:

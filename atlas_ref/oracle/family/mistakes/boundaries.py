@@ -17,8 +17,10 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.mistakes.mistake import Mistake
-from atlas_ref.oracle.sweep import parts, split
-from atlas_ref.oracle.sweep.cut import axes_of, cut
+from atlas_ref.oracle.subjects.base.hooks import RESUMES
+from atlas_ref.oracle.sweep import split
+from atlas_ref.oracle.sweep.cut import axes_of
+from atlas_ref.oracle.sweep.first import tokens_of
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -96,7 +98,7 @@ def made_in(case: Case, size: int, second: str = "") -> list[str]:
 
     Cotangents that stop at a chunk show where a whole chunk lies behind.
     """
-    c, inputs, tokens = case.convention, case.inputs, split.tokens(case)
+    c, inputs, tokens = case.convention, case.inputs, tokens_of(case)
     if c.read == "call_end" or size >= tokens:  # a cut shows the read of the end by definition
         return []
     window_first = c.order == "window_then_momentum"
@@ -145,7 +147,7 @@ def run(
 
 def _pieces(case: Case, size: int, mistake: Boundary, dtype: str) -> Iterator[tuple[Case, Results]]:
     """The calls that a long one is cut into, each with the state that arrives, and its results."""
-    tokens = split.tokens(case)
+    tokens = tokens_of(case)
     resets = np.nonzero(case.inputs.get("in/reset", np.zeros(tokens)))[0].tolist()
     starts = sorted({*range(0, tokens, size), *resets})
     ends: list[Results | None] = [None]  # at the start of every chunk; None for that of the call
@@ -167,18 +169,15 @@ def _pieces(case: Case, size: int, mistake: Boundary, dtype: str) -> Iterator[tu
 
 def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
     """Tokens with the state of the call; anew, with M0 and S0 alone, as after a reset."""
-    if parts.calls(case) is not None:
-        return parts.part(case, tokens)
-    candidate = cut(case, "T", tokens)
-    assert candidate is not None
-    header, tensors = candidate
-    if anew:
-        header = {key: value for key, value in header.items() if key != "phase"}
-        tensors = {
-            name: value
-            for name, value in tensors.items()
-            if name not in split.RESUMES.values() or name in ("in/M0", "in/S0")
-        }
+    piece = split.part(case, tokens)
+    if not anew:
+        return piece
+    header = {key: value for key, value in piece.header.plain().items() if key != "phase"}
+    tensors = {
+        name: value
+        for name, value in piece.inputs.items()
+        if name not in RESUMES.values() or name in ("in/M0", "in/S0")
+    }
     return make(header, tensors, name=case.name)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.tensor_spec import phi_of
+from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
@@ -25,7 +26,6 @@ from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import vjp
 
@@ -113,7 +113,7 @@ def seen(case: Case, arithmetic: str = "float32") -> Seen | None:
     """A case with its structure and inputs as the loop has them; None for a rule without a
     sequence.
     """
-    if case.header.rule not in FAMILY:
+    if not SUBJECTS[case.header.rule].has_sequence:
         return None
     prepared = prepare.Prepared(case.header, converted(case, arithmetic), way=WAY)
     return Seen(
@@ -176,10 +176,10 @@ def run(
     inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
     subject = SUBJECTS[case.header.rule]
     if subject.needs_newton_schulz:
-        return {subject.result: orthogonalise(inputs[subject.argument])}
+        return {main_result(case.header): orthogonalise(inputs[subject.argument])}
     if not subject.has_tokens:
         phi, x, settings = phi_of(inputs), inputs[subject.argument], case.header.feature_map
-        return {subject.result: (planted.mapped or feature_maps.apply)(settings, phi, x)}
+        return {main_result(case.header): (planted.mapped or feature_maps.apply)(settings, phi, x)}
     prepared = prepare.Prepared(case.header, inputs, way=way, touch=rounding.touch)
     structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
     structure = structure if planted.structure is None else planted.structure(structure)

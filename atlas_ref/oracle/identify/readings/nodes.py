@@ -91,10 +91,7 @@ def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observat
             that is no float, gradients without their cotangent.
     """
     subject = SUBJECTS[case.header.rule]
-    own, ours = (
-        subject.own,
-        subject.plain(converted(case, "float64"), case, Rounding(PLAIN, _same, _same, None)),
-    )
+    ours = subject.plain(converted(case, "float64"), case, Rounding(PLAIN, _same, _same, None))
     shapes = {name: tuple(value.shape) for name, value in ours.items()}
     whole = [name for name, value in ours.items() if value.dtype.kind in "biu"]
     shapes |= {
@@ -106,7 +103,7 @@ def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observat
     unused: list[str] = []
     for name, given in mine.items():
         array = np.asarray(given)
-        if name not in shapes and own is not None and own.results.fullmatch(name):
+        if name not in shapes and subject.results is not None and subject.results.fullmatch(name):
             unused.append(name)
             continue
         if name not in shapes:

@@ -10,6 +10,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.judge.tolerance import MARGINAL
@@ -24,9 +25,7 @@ TOKENS, SEEDS = (3, 5, 8, 13, 21), 2
 APART = 2.0 * MARGINAL
 
 
-def deciding_reading(
-    case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str
-) -> Case | None:
+def deciding_reading(case: Case, fits: Sequence[tuple[Any, ...]], dtype: str) -> Case | None:
     """The case with the fewest tokens whose y separates every two readings beyond rounding.
 
     Args:
@@ -37,6 +36,8 @@ def deciding_reading(
     Returns:
         None where no trial decides.
     """
+    searched = SUBJECTS[case.header.rule].searched
+    assert searched is not None
     for trial in _trials(case):
         narrow = rounded(trial, dtype)
         if _separated(narrow, fits, searched, dtype):
@@ -73,7 +74,7 @@ def _trials(case: Case) -> Iterator[Case]:
 
 def _separated(case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str) -> bool:
     """Whether y differs by more than the format rounds between every two readings."""
-    name = SUBJECTS[case.header.rule].result
+    name = main_result(case.header)
     judge = Judge(case, Observation({name: np.zeros(0)}, {}, {name: dtype}, ()), searched)
     reads = [np.asarray(judge.results(each, grad=False)[name], np.float64) for each in fits]
     if any(not np.isfinite(each).all() or each.shape != reads[0].shape for each in reads):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Any
 
+from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive.axes import axes
 from atlas_ref.oracle.program.derive.ops import Stated
-from atlas_ref.oracle.subjects.subject import Calls
+from atlas_ref.oracle.subjects.base.calls import Calls
+
+#: Names of first states.
+FIRST = re.compile(r"in/\w+0")
 
 
 def calls(stated: Stated) -> Calls:
@@ -16,11 +22,17 @@ def calls(stated: Stated) -> Calls:
         program, settings = stated(case)
         return {name: " ".join(each) for name, each in axes(program, settings, case.inputs).items()}
 
-    def cuts(case: Any, token: int) -> bool:
+    def may_cut(case: Any, token: int) -> bool:
         program, settings = stated(case)
         return program.cuts(case.inputs, settings, token)
 
-    return Calls(axes=words, left=_left, returns=True, cuts=cuts)
+    return Calls(
+        cut=partial(along_tokens, words),
+        left=_left,
+        begins=lambda name: FIRST.fullmatch(name) is not None,
+        returns=True,
+        may_cut=may_cut,
+    )
 
 
 def _left(name: str) -> str:

@@ -149,7 +149,10 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         program, settings = stated(case)
         return run(program, settings, inputs, exact(arithmetic), chosen, take=take)
 
-    return Traced(ops=listed, run=evaluated, tokens=tokens, along=along)
+    def leading(case: Any) -> int:
+        return int(case.inputs[along(case)].ndim) - 2
+
+    return Traced(ops=listed, run=evaluated, tokens=tokens, leading=leading)
 
 
 def _same(x: Array) -> Array:

@@ -16,11 +16,9 @@ from atlas_ref.oracle.program.run import run
 from atlas_ref.oracle.recurrences import parameters
 from atlas_ref.oracle.recurrences.members import MEMBERS, STATES
 from atlas_ref.oracle.recurrences.parameters import Parameters
-from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
+from atlas_ref.oracle.subjects.base.search import READINGS
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array
-
-#: Error of a result in float64 that is allowed, and why (RECUR-7).
-TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 
 _TRAINED = {
     name.removeprefix("in/")
@@ -100,7 +98,6 @@ def _features(case: Case) -> set[str]:
 
 SUBJECT = Subject(
     name="recurrence",
-    result="out/y",
     cotangent="in/y_bar",
     clauses={"out": "RECUR-1", "grad": "RECUR-4", "trace_grad": "RECUR-4"},
     evaluate=_evaluate,
@@ -108,30 +105,27 @@ SUBJECT = Subject(
     draw=lambda request, header, generator, d_phi: tensors.draw(
         *_stated(header), request, generator
     ),
-    states=lambda request, header, inputs, generator: tensors.states(
+    draw_states=lambda request, header, inputs, generator: tensors.states(
         *_stated(header), inputs, generator
     ),
-    has_axes=False,
     instead="atlas-ref eval, check, replay, tolerance, identify and sweep do",
     is_memory=True,
-    own=Own(
-        check_header=parameters.check_header,
-        checked=lambda header, inputs: tensors.checked(*_stated(header), inputs),
-        clause=_clause,
-        void=lambda header, inputs: {},
-        numbers=lambda header, inputs: tensors.numbers(*_stated(header), inputs),
-        results=RESULTS,
-        tolerance=TOLERANCE,
-        measured=True,
-        states=STATE,
-        features=_features,
-        check_form=_check_form,
-        continued=_continued,
-        traced=ops.traced(_of_case, _along),
-        searched=readings.searched(_of_case, "recurrence"),
-        drawing=drawing.drawing(
-            _of_case, {name: member.program for name, member in MEMBERS.items()}, "member"
-        ),
-        calls=calls.calls(_of_case),
+    has_parameters=True,
+    check_header=parameters.check_header,
+    checked=lambda header, inputs: tensors.checked(*_stated(header), inputs),
+    clause=_clause,
+    numbers=lambda header, inputs: tensors.numbers(*_stated(header), inputs),
+    results=RESULTS,
+    measured=True,  # beyond 1e-12 in float64 (RECUR-7)
+    states=STATE,
+    features=_features,
+    check_form=_check_form,
+    continued=_continued,
+    search=READINGS,
+    traced=ops.traced(_of_case, _along),
+    searched=readings.searched(_of_case, "recurrence"),
+    drawing=drawing.drawing(
+        _of_case, {name: member.program for name, member in MEMBERS.items()}, "member"
     ),
+    calls=calls.calls(_of_case),
 )

@@ -12,7 +12,7 @@ from atlas_ref.oracle import drawn_axes, regimes
 from atlas_ref.oracle.drawing import Arrays, Change, Space
 from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.settings import Settings, stated_settings
-from atlas_ref.rules import FAMILY
+from atlas_ref.rules import FAMILY, names_with
 
 #: Settings of a local memory; None leaves one to the preset.
 _LOCAL: dict[str, tuple[Any, ...]] = {
@@ -127,8 +127,7 @@ class _Fitted(dict[str, Any]):
             }
 
     def _rule(self, fact: str) -> bool:
-        rule = self["memory"]
-        return isinstance(rule, str) and rule in FAMILY and bool(getattr(FAMILY[rule], fact))
+        return self["memory"] in names_with(fact)
 
     def _of_preset(self, kind: str, name: str) -> Any:
         preset = self["preset"]
