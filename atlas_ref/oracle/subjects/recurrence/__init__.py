@@ -111,7 +111,7 @@ SUBJECT = Subject(
         *_stated(header), inputs, generator
     ),
     has_axes=False,
-    instead="atlas-ref eval, check, replay, tolerance, identify and sweep do",
+    instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
     own=Own(
         check_header=parameters.check_header,
