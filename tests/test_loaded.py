@@ -40,6 +40,7 @@ FLOORS = (
         "dplr",
         "tnt",
         "recurrences",
+        "program",
         "subjects",
         "parameters",
         "regimes",

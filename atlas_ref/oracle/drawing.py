@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
 
 
 def along_tokens(
-    axes: Callable[[Any], Mapping[str, str]], case: Any, tokens: Sequence[int]
+    axes: Callable[[Any], Mapping[str, str]], case: Case, tokens: Sequence[int]
 ) -> Candidate:
     """Some tokens of a case.
 

@@ -57,7 +57,7 @@ def entangled(header: Any) -> str:
     return ""
 
 
-def _check_form(memory: Mapping[str, Subject], case: Any, form: str, chunk: int | None) -> None:
+def _check_form(memory: Mapping[str, Subject], case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that a level does not have, or gates that decide who writes (CASE-37)."""
     if case.header.schedule.learned is not None and (form != "sequential" or chunk is not None):
         raise ValueError(
@@ -71,7 +71,7 @@ def _check_form(memory: Mapping[str, Subject], case: Any, form: str, chunk: int 
             raise ValueError(f"level{number}: {error}") from None
 
 
-def _void(case: Any) -> dict[str, str]:
+def _void(case: Case) -> dict[str, str]:
     """Settings of every level that cannot matter in it (CASE-18)."""
     return {
         f"level{number}.{axis}": why
@@ -88,7 +88,7 @@ def _clause(memory: Mapping[str, Subject], header: Any, name: str) -> str:
     return memory[header.levels[int(level[2])].rule].clause(header, name)
 
 
-def _features(case: Any) -> set[str]:
+def _features(case: Case) -> set[str]:
     """Names of the features of a block, and of any level (SRC-21)."""
     return {name for each in (case, *parts(case)) for name in hooks.features(each)}
 

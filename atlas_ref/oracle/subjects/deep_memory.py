@@ -151,11 +151,11 @@ def clause(header: Any, name: str) -> str:
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
 
-def _void(case: Any) -> dict[str, str]:
+def _void(case: Case) -> dict[str, str]:
     return void.reasons(config(case.header, case.inputs), case.inputs)
 
 
-def _axes(case: Any) -> dict[str, str]:
+def _axes(case: Case) -> dict[str, str]:
     return {name: each.axes for name, each in tensors.SEQUENCE.items()}
 
 

@@ -218,7 +218,7 @@ def clause(header: Any, name: str) -> str:
     return "DPLR-10" if name.startswith("grad/") else CLAUSES.get(name, "")
 
 
-def _void(case: Any) -> dict[str, str]:
+def _void(case: Case) -> dict[str, str]:
     """Parameters without effect, each with its reason (DPLRCASE-5)."""
     own, inputs, reasons = parameters.parsed(case.header), case.inputs, {}
     erases = own.of.erase not in ("none", "given") or "in/erase_read" in inputs

@@ -273,7 +273,7 @@ def _loss(header: Any) -> str:
     return loss if isinstance(loss, str) else loss(_settings(header))
 
 
-def _void(case: Any) -> dict[str, str]:
+def _void(case: Case) -> dict[str, str]:
     return ENTRIES[case.header.layer].void(_settings(case.header), case.inputs)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.tensor_spec import Legal, Position, Tensor, frozen_tensors, phi_of
@@ -19,6 +19,9 @@ from atlas_ref.oracle.subjects.base.search import Search
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: Results that are the state of a memory, or were it at an earlier token.
 STATES = re.compile("out/(M|S|M_ref|window_momentum)")
@@ -114,7 +117,7 @@ def _no_table(header: Any, convention: Any, names: set[str]) -> Legal:
     raise ValueError(f"rule {header.rule}: its tensors stand in no table of all rules")
 
 
-def _no_form(case: Any, form: str, chunk: int | None) -> None:
+def _no_form(case: Case, form: str, chunk: int | None) -> None:
     if form != "sequential" or chunk is not None:
         raise ValueError(f"form: the rule {case.header.rule} has no sequence")
 

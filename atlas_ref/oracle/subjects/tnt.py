@@ -188,7 +188,7 @@ def clause(header: Any, name: str) -> str:
     )
 
 
-def _void(case: Any) -> dict[str, str]:
+def _void(case: Case) -> dict[str, str]:
     return void.reasons(case.header, case.inputs)
 
 

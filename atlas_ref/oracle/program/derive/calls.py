@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive.axes import axes
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.subjects.base.calls import Calls
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: Names of first states.
 FIRST = re.compile(r"in/\w+0")
@@ -18,11 +21,11 @@ FIRST = re.compile(r"in/\w+0")
 def calls(stated: Stated) -> Calls:
     """The cut of a call of a subject, whose first states are the last ones of the call before."""
 
-    def words(case: Any) -> dict[str, str]:
+    def words(case: Case) -> dict[str, str]:
         program, settings = stated(case)
         return {name: " ".join(each) for name, each in axes(program, settings, case.inputs).items()}
 
-    def may_cut(case: Any, token: int) -> bool:
+    def may_cut(case: Case, token: int) -> bool:
         program, settings = stated(case)
         return program.cuts(case.inputs, settings, token)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, smaller, wi
 from atlas_ref.oracle.program.derive.axes import axes, groups_of
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: Axes that are no widths.
 OTHERS = ("T", "V", "H")
@@ -23,13 +26,13 @@ def moves(stated: Stated) -> tuple[Move, ...]:
         stated: (case) -> its program and parameters.
     """
 
-    def tokens(case: Any) -> Iterator[Candidate]:
+    def tokens(case: Case) -> Iterator[Candidate]:
         """The first token, halves, then all but one token."""
         of = _Cut(case, *stated(case))
         for keep in fewer(of.size("T")):
             yield of.cut({"T": keep})
 
-    def settings(case: Any) -> Iterator[Candidate]:
+    def settings(case: Case) -> Iterator[Candidate]:
         """Without a note, one value head a key head, parameters at their defaults."""
         of = _Cut(case, *stated(case))
         if "note" in of.header:
@@ -42,7 +45,7 @@ def moves(stated: Stated) -> tuple[Move, ...]:
             if each.name in of.header["parameters"] and not each.heads:
                 yield of.without(each.name)
 
-    def optional(case: Any) -> Iterator[Candidate]:
+    def optional(case: Case) -> Iterator[Candidate]:
         """Without some tensors that a case may lack."""
         of = _Cut(case, *stated(case))
         states = of.program.states
@@ -54,7 +57,7 @@ def moves(stated: Stated) -> tuple[Move, ...]:
             if len(left) < len(case.inputs):
                 yield Candidate(of.header, left)
 
-    def heads(case: Any) -> Iterator[Candidate]:
+    def heads(case: Case) -> Iterator[Candidate]:
         """One row of a batch, one key head with its value heads."""
         of = _Cut(case, *stated(case))
         _, count = groups_of(of.program, of.settings)
@@ -65,7 +68,7 @@ def moves(stated: Stated) -> tuple[Move, ...]:
         for keep in fewer(of.size("V") // count):
             yield of.cut({"H": keep, "V": [i * count + j for i in keep for j in range(count)]})
 
-    def widths(case: Any) -> Iterator[Candidate]:
+    def widths(case: Case) -> Iterator[Candidate]:
         """Fewer channels of keys, of values, of slots; of keys and values together."""
         of = _Cut(case, *stated(case))
         own = [each for each in of.labels() if each not in OTHERS and not each.startswith("B")]
@@ -82,7 +85,7 @@ def moves(stated: Stated) -> tuple[Move, ...]:
 class _Cut:
     """A case with the names of its axes."""
 
-    def __init__(self, case: Any, program: Program, settings: Any) -> None:
+    def __init__(self, case: Case, program: Program, settings: Any) -> None:
         self.case, self.program, self.settings = case, program, settings
         self.header: dict[str, Any] = case.header.plain()
         self.axes = axes(program, settings, case.inputs)

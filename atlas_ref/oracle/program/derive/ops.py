@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import run
 from atlas_ref.oracle.subjects.subject import Rounding, Traced
 from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: The program of a case, and its parameters.
 Stated = Callable[[Any], tuple[Program, Any]]
@@ -89,7 +92,7 @@ def arrays(arguments: Sequence[Any]) -> Iterator[Any]:
             yield from arrays(each)
 
 
-def graph(program: Program, settings: Any, case: Any) -> Graph:
+def graph(program: Program, settings: Any, case: Case) -> Graph:
     """The ops of a case by one run of its loop."""
     found, inputs = Graph(), {name: wide(x) for name, x in case.inputs.items()}
     with np.errstate(all="ignore"):
@@ -118,12 +121,12 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
 
     last: list[tuple[Any, Graph]] = []  # the last case, of which every op asks
 
-    def noted(case: Any) -> Graph:
+    def noted(case: Case) -> Graph:
         if not last or last[0][0] is not case:
             last[:] = [(case, graph(*stated(case), case))]
         return last[0][1]
 
-    def listed(case: Any) -> list[tuple[str, tuple[str, ...], str]]:
+    def listed(case: Case) -> list[tuple[str, tuple[str, ...], str]]:
         program, _ = stated(case)
         found = noted(case)
         return [
@@ -131,7 +134,7 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
             for op in found.ordered()
         ]
 
-    def tokens(case: Any, op: str) -> tuple[int, ...]:
+    def tokens(case: Case, op: str) -> tuple[int, ...]:
         """All of them, where every token that writes computes it; else those that do."""
         found = noted(case).tokens.get(op, [])
         every = range(case.inputs[along(case)].shape[-2])
@@ -140,7 +143,7 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         return tuple(sorted(found))
 
     def evaluated(
-        case: Any,
+        case: Case,
         inputs: Mapping[str, Array],
         take: Callable[..., Array],
         arithmetic: Arithmetic,
@@ -149,7 +152,7 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         program, settings = stated(case)
         return run(program, settings, inputs, exact(arithmetic), chosen, take=take)
 
-    def leading(case: Any) -> int:
+    def leading(case: Case) -> int:
         return int(case.inputs[along(case)].ndim) - 2
 
     return Traced(ops=listed, run=evaluated, tokens=tokens, leading=leading)

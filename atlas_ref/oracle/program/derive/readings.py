@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import mistakes
@@ -15,6 +15,9 @@ from atlas_ref.oracle.program.run import context_of, run
 from atlas_ref.oracle.subjects.subject import Rounding, Searched
 from atlas_ref.types import Array
 
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
+
 
 def searched(stated: Stated, word: str) -> Searched:
     """The other readings of a subject, each a setting or a mistake (PROG-5).
@@ -24,7 +27,7 @@ def searched(stated: Stated, word: str) -> Searched:
         word: what stands before the name of a mistake beside those of other subjects.
     """
 
-    def seen(case: Any, chosen: Sequence[Reading]) -> tuple[Program, Context]:
+    def seen(case: Case, chosen: Sequence[Reading]) -> tuple[Program, Context]:
         program, settings = stated(case)
         inputs = dict(case.inputs)
         for each in chosen:
@@ -32,11 +35,11 @@ def searched(stated: Stated, word: str) -> Searched:
             inputs = inputs if each.inputs is None else each.inputs(inputs)
         return program, context_of(program, settings, inputs, exact(PLAIN))
 
-    def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
         program, context = seen(case, chosen)
         return [each for row in program.settings for each in others(row, context)]
 
-    def departures(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    def departures(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
         program, context = seen(case, chosen)
         graded = any(name.endswith("_bar") for name in context.inputs)
         return [
@@ -46,12 +49,12 @@ def searched(stated: Stated, word: str) -> Searched:
         ]
 
     def evaluated(
-        inputs: Mapping[str, Array], case: Any, rounding: Rounding, chosen: Sequence[Reading]
+        inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading]
     ) -> dict[str, Array]:
         program, given = stated(case)
         return run(program, given, inputs, rounding, chosen)
 
-    def keeps(case: Any, each: Reading) -> bool:
+    def keeps(case: Case, each: Reading) -> bool:
         """Whether a reading has the ops of the case, in their shapes."""
         program, context = seen(case, ())
         square = all(

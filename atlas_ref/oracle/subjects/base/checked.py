@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atlas_ref.conventions import Convention, effective, resolve
 from atlas_ref.forms.support import require
@@ -13,6 +13,9 @@ from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import bind_dims
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 
 def resolved(header: Any) -> Convention:
@@ -52,7 +55,7 @@ def checked(
     return ordered
 
 
-def check_form(case: Any, form: str, chunk: int | None) -> None:
+def check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute the rule under its convention (CHUNK-20)."""
     require(case.header.rule, case.convention, form, chunk)
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atlas_ref.conventions import Convention, effective, resolve, void_axes
 from atlas_ref.oracle.cases.gate_axis import wide
 from atlas_ref.oracle.cases.tensor_spec import bare, phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 
 def tokens(inputs: Mapping[str, Any]) -> int:
@@ -43,7 +46,7 @@ def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     return int(max(rows * header.window, rows * features, sequences * header.window * features))
 
 
-def needs(case: Any) -> str:
+def needs(case: Case) -> str:
     """The settings that an array follows from, in words with their verb."""
     rows, features = _rows(case.header, case.inputs)
     return f"window {case.header.window} and {features} features of {rows} tokens need"
@@ -57,7 +60,7 @@ def _rows(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
     return rows, feature_maps.d_phi(header.feature_map, d_in, phi_of(inputs))
 
 
-def void(case: Any, shape: tuple[int, int]) -> dict[str, str]:
+def void(case: Case, shape: tuple[int, int]) -> dict[str, str]:
     """Settings that were chosen but cannot matter, each with the reason (CASE-18).
 
     Args:

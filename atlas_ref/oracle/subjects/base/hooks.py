@@ -5,11 +5,14 @@ Loops op by op (DEEPCASE-12), features (SRC-21), what kernels tend to miss (CASE
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.deferred import deferred
 from atlas_ref.oracle.subjects.subject import Traced
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 features = deferred("cases.features:of_one")
 missed = deferred("family.departures:missed")
@@ -35,7 +38,7 @@ CALLS = Calls(
 )
 
 
-def _leading(case: Any) -> int:
+def _leading(case: Case) -> int:
     return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
 
 

@@ -108,7 +108,7 @@ SUBJECT = Subject(
     draw_states=lambda request, header, inputs, generator: tensors.states(
         *_stated(header), inputs, generator
     ),
-    instead="atlas-ref eval, check, replay, tolerance, identify and sweep do",
+    instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
     has_parameters=True,
     check_header=parameters.check_header,
