@@ -221,7 +221,7 @@ NEAREST: dict[str, Near] = {
     "omega_window": Near(f"{_RULE}.window"),
     "poly_mode": Near(f"{_RULE}.feature_map.kind", lambda kind, _: _MODES.get(kind, UNTOLD)),
     "poly_degree": Near(
-        f"{_RULE}.feature_map", lambda own, _: own.get("degree", _DEGREES.get(own["kind"], UNTOLD))
+        f"{_RULE}.feature_map", lambda phi, _: phi.get("degree", _DEGREES.get(phi["kind"], UNTOLD))
     ),
     "use_omega_gate": Near(f"{_MEMORY}.window_gate"),
     "use_momentum": Near(f"{_MEMORY}.momentum"),
@@ -239,7 +239,7 @@ NEAREST: dict[str, Near] = {
         "blocks.0.ff_post.d_inner blocks.0.feed_forward.d_inner",
         lambda inner, described: multiple(described["embed_norm"]["d"], inner),
     ),
-    MEMORY_ONLY: Near("blocks.0.feed_forward", lambda own, _: own is None),
+    MEMORY_ONLY: Near("blocks.0.feed_forward", lambda layer, _: layer is None),
 }
 
 
@@ -275,7 +275,7 @@ def _like(told: Told, config: language_model.Config) -> language_model.Config:
     return model_config(told.settings, frequencies, memory_only=told.memory_only)
 
 
-def _held(told: Told, config: Any, initial: Initial, dtype: Any) -> dict[str, Any]:
+def _buffers(told: Told, config: Any, initial: Initial, dtype: Any) -> dict[str, Any]:
     """The frequencies of positions; flags and a projection that nothing reads are 0."""
     return {
         name: rotary.frequencies(config.blocks[int(name.split(".")[1])].attention.rotary).astype(
@@ -307,5 +307,5 @@ IMPORTER = Importer(
     stated=("ff_mult",),  # of the multiples with so many hidden units the one that was stated
     refuse=_refuse,
     free=("form", "chunk", "biases", "frequencies", "base"),
-    held=_held,
+    buffers=_buffers,
 )

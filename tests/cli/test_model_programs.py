@@ -134,12 +134,12 @@ def test_a_shell_completes_names_of_projects() -> None:
 @pytest.mark.clause("MODEL-12", "MAG-7")
 @pytest.mark.parametrize("program", ["atlas-rnn", "atlas-mag"])
 def test_any_model_is_one_of_a_project_or_refused_by_what_differs(program: str) -> None:
-    own = importlib.import_module(PROGRAMS[program]).IMPORTER
+    importer = importlib.import_module(PROGRAMS[program]).IMPORTER
     said = rf"{program} has no such model: \S.*|blocks\.0\.memory: none, {program} has one in each block"
     refused = []
     for config in MODELS.values():
         try:
-            own.expressed(config)
+            importer.express(config)
         except ValueError as error:
             refused.append(str(error))
     assert refused

@@ -84,7 +84,7 @@ def test_tensors_tell_the_settings(changes: Tensors) -> None:
     own, tensors = made(**changes)
     stated = {"omega_decay_base": 0.8, "attn_window_size": 4}
     stated |= {"ttl_eta": 0.05, "ttl_theta": 0.7, "ttl_alpha": 0.95}
-    found = IMPORTER.told(tensors, stated)
+    found = IMPORTER.read_settings(tensors, stated)
     if own.has_memory:
         assert found.settings == own
     else:
@@ -101,13 +101,13 @@ def test_tensors_tell_the_settings(changes: Tensors) -> None:
 @pytest.mark.clause("MAG-7")
 def test_arguments_tell_what_no_tensor_tells_and_an_ignored_one_does_nothing() -> None:
     _, tensors = made()
-    found = IMPORTER.told(
+    found = IMPORTER.read_settings(
         tensors, {"ttl_eta": 0.5, "layer_pattern": "mag", "dim": 8, "poly_rank": 5}
     )
     assert (found.settings.ttl_eta, found.by["ttl_eta"]) == (0.5, "given")
     assert (found.by["dim"], found.by["ttl_theta"]) == ("shapes", "default")
     _, whole = made(poly_rank=0)
-    assert IMPORTER.told(whole, {"poly_rank": 512}).settings.rank is None
+    assert IMPORTER.read_settings(whole, {"poly_rank": 512}).settings.rank is None
 
 
 @pytest.mark.clause("MODEL-16")

@@ -85,7 +85,7 @@ def made(tmp_path: Path, **settings: Any) -> tuple[Settings, dict[str, Any]]:
 )
 def test_shapes_tell_the_settings(settings: dict[str, Any], tmp_path: Path) -> None:
     own, tensors = made(tmp_path, **settings)
-    told = IMPORTER.told(tensors, {})
+    told = IMPORTER.read_settings(tensors, {})
     assert told.settings.replaced(ff_mult=own.ff_mult) == own
     assert told.settings.d_inner == own.d_inner
     by_default = {"conv", "omega_window", "poly_mode", "poly_degree", "scan_chunk_len"}
@@ -98,7 +98,7 @@ def test_shapes_tell_the_settings(settings: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.clause("MODEL-12")
 def test_arguments_tell_what_no_shape_tells(tmp_path: Path) -> None:
     given = {"window_size": 9, "num_tokens": 5, "mem_chunk_size": 4, "ff_mult": 4, "heads": 2}
-    told = IMPORTER.told(made(tmp_path)[1], given)
+    told = IMPORTER.read_settings(made(tmp_path)[1], given)
     assert (told.settings.window_size, told.by["window_size"]) == (9, "given")
     assert (told.by["vocab"], told.by["heads"]) == ("shapes", "shapes")
 
@@ -333,8 +333,8 @@ def test_a_pickle_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:
 def test_memories_alone_have_no_block(tmp_path: Path) -> None:
     name = "atlas_rnn_lm_memory_only"
     with pytest.raises(ValueError, match="block_type: the tensors are those of memories alone"):
-        IMPORTER.told(public(name), {"block_type": "mag", "omega_window": 3})
-    told = IMPORTER.told(public(name), {"omega_window": 3})
+        IMPORTER.read_settings(public(name), {"block_type": "mag", "omega_window": 3})
+    told = IMPORTER.read_settings(public(name), {"omega_window": 3})
     assert told.memory_only
     assert "block_type" not in told.by
 
@@ -382,15 +382,15 @@ MAG = _public()
 )
 def test_a_model_that_public_code_does_not_have_is_refused(config: Any, says: str) -> None:
     with pytest.raises(ValueError, match="atlas-rnn has") as found:
-        IMPORTER.expressed(config)
+        IMPORTER.express(config)
     assert says in str(found.value)
 
 
 @pytest.mark.clause("MODEL-12")
 def test_an_export_has_the_arguments_of_the_constructor(tmp_path: Path) -> None:
     config = _public(window_size=9, conv="causal", omega_window=3)
-    told = IMPORTER.expressed(config)
-    assert IMPORTER.stated_by(told) == {
+    told = IMPORTER.express(config)
+    assert IMPORTER.constructor_arguments(told) == {
         **{"num_tokens": 5, "dim": 6, "depth": 2, "block_type": "mag", "window_size": 9},
         **{"dim_head": 4, "heads": 2, "ff_mult": 4.0, "num_persist_mem_tokens": 0},
         **{"omega_window": 3, "use_omega_gate": False, "use_momentum": True, "poly_degree": 1},
@@ -405,6 +405,6 @@ def test_an_export_has_the_arguments_of_the_constructor(tmp_path: Path) -> None:
 def test_settings_that_a_model_came_from_hold_only_while_they_fit() -> None:
     own = Settings(dim=6, dim_head=4, heads=2, vocab=5, depth=2, ff_mult=4.1)
     config = import_atlas_rnn.model_config(own)
-    assert IMPORTER.expressed(config, own).settings == own
+    assert IMPORTER.express(config, own).settings == own
     other = own.replaced(window_size=7)
-    assert IMPORTER.expressed(config, other).settings.window_size == 64
+    assert IMPORTER.express(config, other).settings.window_size == 64

@@ -153,7 +153,7 @@ NEAREST: dict[str, Near] = {
     "n_layers": Near("blocks", lambda blocks, _: len(blocks)),
     "n_heads": Near("blocks.0.attention.heads"),
     "attn_window_size": Near("blocks.0.attention.window"),
-    "disable_memory": Near(_MEMORY, lambda own, _: own is None),
+    "disable_memory": Near(_MEMORY, lambda memory, _: memory is None),
     "memory_expansion": Near(
         f"{_RULE}.memory blocks.0.feed_forward.d_inner",
         lambda own, described: (
@@ -209,7 +209,7 @@ def _initial(settings: Settings, tensors: Tensors) -> Initial:
     return tuple({"momentum": each} for each in momenta)
 
 
-def _held(told: Told, config: Any, initial: Initial, dtype: Any) -> dict[str, Any]:
+def _buffers(told: Told, config: Any, initial: Initial, dtype: Any) -> dict[str, Any]:
     """Constants of projections, and memories that the model starts from."""
     s = told.settings
     found: dict[str, Any] = {}
@@ -247,6 +247,6 @@ IMPORTER = Importer(
     stated=("poly_rank",),
     refuse=_refuse,
     free=("form", "biases"),
-    held=_held,
+    buffers=_buffers,
     initial=_initial,
 )

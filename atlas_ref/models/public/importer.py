@@ -96,7 +96,7 @@ class Importer(NamedTuple):
         stated: arguments that hold as they were stated, where both say the same.
         refuse: (settings or None before they are known, given, told by tensors, tensors).
         free: parts of our settings that change no result, or that a tensor holds.
-        held: (told, settings of ours, initial memories, dtype) -> tensors that hold no parameter and
+        buffers: (told, settings of ours, initial memories, dtype) -> tensors that hold no parameter and
             are not 0.
         initial: (arguments, tensors) -> memories that the model starts from.
     """
@@ -118,7 +118,7 @@ class Importer(NamedTuple):
     stated: Collection[str] = ()
     refuse: Callable[[Any, Tensors, Tensors, Tensors], None] = lambda *_: None
     free: Collection[str] = ()
-    held: Callable[[Told, Any, Initial, Any], Tensors] = lambda *_: {}
+    buffers: Callable[[Told, Any, Initial, Any], Tensors] = lambda *_: {}
     initial: Callable[[Any, Tensors], Initial] = lambda *_: ()
 
     # -- from tensors ------------------------------------------------------------------------------
@@ -134,22 +134,22 @@ class Importer(NamedTuple):
         """
         try:
             metadata, tensors = tensors_of(path)
-            told = self.told(tensors, arguments_of(metadata, given or {}))
+            told = self.read_settings(tensors, arguments_of(metadata, given or {}))
             config, params, initial = self.model_from(tensors, told)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
         return Imported(config, params, told, initial)
 
-    def told(self, tensors: Tensors, given: Mapping[str, Any]) -> Told:
+    def read_settings(self, tensors: Tensors, given: Mapping[str, Any]) -> Told:
         """Settings from tensors, then arguments, then public defaults (MODEL-12, MAG-7).
 
         Raises:
             ValueError: an argument that is unknown, contradicts the tensors, or must be stated.
         """
-        given, facts = self._known(given), self.tells(tensors)
+        given, facts = self._canonical(given), self.tells(tensors)
         found = {name: fact.value for name, fact in facts.items()}
         for name in [each for each in given if each in found]:
-            value, its, tensor = given[name], found[name], facts[name].by
+            value, its, tensor = given[name], found[name], facts[name].tensor
             same = type(value) is type(its) and value == its  # types are those of JSON
             if not (same or (name in self.agrees and self.agrees[name](value, its, found))):
                 where = f", by {tensor} {tuple(tensors[tensor].shape)}" if tensor else ""
@@ -168,7 +168,7 @@ class Importer(NamedTuple):
         }
         return Told(settings, told_by, memory_only)
 
-    def _known(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _canonical(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by our names, without those that have no effect."""
         fields, result = self.arguments.model_fields, dict[str, Any]()
         for name, value in given.items():
@@ -195,9 +195,9 @@ class Importer(NamedTuple):
         with in_one_line():
             config = self.config(told, tensors)
         place = backend.current().from_host
-        own = {name: read_only(place(each)) for name, each in tensors.items()}
-        params = names.parameters(params_of(config), table, own)
-        return config, params, self.initial(told.settings, own)
+        arrays = {name: read_only(place(each)) for name, each in tensors.items()}
+        params = names.parameters(params_of(config), table, arrays)
+        return config, params, self.initial(told.settings, arrays)
 
     # -- from our settings -------------------------------------------------------------------------
 
@@ -207,9 +207,9 @@ class Importer(NamedTuple):
         Raises:
             ValueError: names the file, or the first setting that the public code does not have.
         """
-        told = self.expressed(model.config, self._hint(model.source))
+        told = self.express(model.config, self._hint(model.source))
         tensors = self.state_dict(model.config, model.params, model.initial, told)
-        its = self.stated_by(told)
+        its = self.constructor_arguments(told)
         try:
             files.write(path, {KEY: json.dumps(its)}, tensors)
         except ValueError as error:
@@ -223,7 +223,7 @@ class Importer(NamedTuple):
         with in_one_line("source.settings: "):
             return self.arguments.model_validate(source.get("settings"))
 
-    def expressed(self, config: language_model.Config, hint: Any = None) -> Told:
+    def express(self, config: language_model.Config, hint: Any = None) -> Told:
         """The public settings of a model of ours (MODEL-12, MAG-7).
 
         Args:
@@ -265,7 +265,7 @@ class Importer(NamedTuple):
             ValueError: names the first setting that the public code does not have.
         """
         checkpoint.tensors_of(config, params, initial)
-        told = self.expressed(config) if told is None else told
+        told = self.express(config) if told is None else told
         table, sizes = self.table(told), self.sizes(told.settings)
         dtype = plain(params.embedding).dtype
         named = {
@@ -274,12 +274,12 @@ class Importer(NamedTuple):
             if not (each.field or each.copy_of)
         }
         named |= names.tensors_of(params, table, sizes)
-        named |= self.held(told, config, initial, dtype)
+        named |= self.buffers(told, config, initial, dtype)
         return {name: np.asarray(backend.host(plain(each))) for name, each in named.items()}
 
     # -- in words ----------------------------------------------------------------------------------
 
-    def stated_by(self, told: Told) -> dict[str, Any]:
+    def constructor_arguments(self, told: Told) -> dict[str, Any]:
         """Arguments of the public constructor, which an export states (MODEL-12, MAG-7)."""
         always, public = self.always(told), {ours: name for name, ours in self.aliases.items()}
         defaults = {name: field.default for name, field in self.arguments.model_fields.items()}
@@ -336,14 +336,14 @@ def arguments_of(metadata: Mapping[str, str], given: Mapping[str, Any]) -> dict[
     if KEY not in metadata:
         return dict(given)
     try:
-        own = decoded(metadata[KEY])
+        stated = decoded(metadata[KEY])
     except ValueError as error:
         raise ValueError(f"metadata key {KEY!r}: {error}") from None
-    if not isinstance(own, dict):
-        raise ValueError(f"metadata key {KEY!r}: an object is needed, found {shown(own)}")
+    if not isinstance(stated, dict):
+        raise ValueError(f"metadata key {KEY!r}: an object is needed, found {shown(stated)}")
     for name, value in given.items():
-        if name in own and json.dumps(own[name]) != json.dumps(value):
+        if name in stated and json.dumps(stated[name]) != json.dumps(value):
             raise ValueError(
-                f"{name}: {shown(value)}, but metadata key {KEY!r} has {shown(own[name])}"
+                f"{name}: {shown(value)}, but metadata key {KEY!r} has {shown(stated[name])}"
             )
-    return {**own, **given}
+    return {**stated, **given}

@@ -38,7 +38,7 @@ class Fact(NamedTuple):
     """What tensors tell of a setting, and the tensor whose shape does; "" for none."""
 
     value: Any
-    by: str = ""
+    tensor: str = ""
 
 
 #: Setting -> what tells it: a tensor, or a function of all tensors and of the settings so far.
@@ -84,7 +84,7 @@ def facts(
 
 def present(name: str, tensors: Tensors) -> bool:
     """Whether a tensor is there; with a dot at its end, whether one begins so."""
-    return name in tensors or (name[-1] == "." and any(own.startswith(name) for own in tensors))
+    return name in tensors or (name[-1] == "." and any(each.startswith(name) for each in tensors))
 
 
 def layers(start: str) -> Callable[[Tensors, Mapping[str, Any]], int]:
@@ -128,7 +128,7 @@ def read_off(rows: Mapping[str, Near], described: Any) -> dict[str, Any]:
     """The settings that our settings, as `checkpoint.described` has them, tell (MODEL-12)."""
     found = {}
     for name, row in rows.items():
-        values = (at(described, path) for path in row.path.split())
+        values = (value_at(described, path) for path in row.path.split())
         value = next((each for each in values if each is not UNTOLD), UNTOLD)
         value = row.absent if value is UNTOLD else row.setting(value, described)
         if value is not UNTOLD:
@@ -136,7 +136,7 @@ def read_off(rows: Mapping[str, Near], described: Any) -> dict[str, Any]:
     return found
 
 
-def at(described: Any, path: str) -> Any:
+def value_at(described: Any, path: str) -> Any:
     """The value at a place of settings as JSON; UNTOLD where there is none, or null on the way."""
     for key in path.split("."):
         try:
