@@ -59,7 +59,9 @@ def entangled(header: Any) -> str:
 
 def _check_form(memory: Mapping[str, Subject], case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that a level does not have, or gates that decide who writes (CASE-37)."""
-    if case.header.schedule.learned is not None and (form != "sequential" or chunk is not None):
+    schedule = case.header.schedule
+    learns = schedule is not None and schedule.learned is not None
+    if learns and (form != "sequential" or chunk is not None):
         raise ValueError(
             f"form {form}: under schedule.learned each token is written alone, sequential "
             "computes it"

@@ -274,7 +274,8 @@ def _loss(header: Any) -> str:
 
 
 def _void(case: Case) -> dict[str, str]:
-    return ENTRIES[case.header.layer].void(_settings(case.header), case.inputs)
+    header: Any = case.header  # with the key `layer`, which it has from this subject
+    return ENTRIES[header.layer].void(_settings(header), case.inputs)
 
 
 SUBJECT = Subject(
