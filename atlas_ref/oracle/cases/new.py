@@ -257,8 +257,10 @@ def _check_stated(request: Request, name: str) -> None:
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
     for key in ("gate", "log"):
-        rules = [each for each, it in SUBJECTS.items() if key in it.drawn]
-        if getattr(request, key) is not None and request.rule not in rules:
+        if getattr(request, key) is None:
+            continue
+        if request.rule not in SUBJECTS or key not in SUBJECTS[request.rule].drawn:
+            rules = [each for each, it in SUBJECTS.items() if key in it.drawn]
             raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
 
 
