@@ -23,6 +23,7 @@ from atlas_ref.oracle.family.mistakes import (
     tensors,
 )
 from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen, seen
+from atlas_ref.rules import FAMILY
 
 #: Modules of mistakes of a memory, each of one axis that came after the first sets (VEC-25).
 AXES = (momenta, fading, bounds, ceiling, surrogate)
@@ -52,6 +53,14 @@ def mistakes(case: Case) -> list[Mistake]:
     if at is not None:
         listed += [*chunked.mistakes(at), *cuts.mistakes(at)]
     return [each for each in listed if grad or not each.grad]
+
+
+def every(case: Case) -> list[Mistake]:
+    """Every mistake that can be made in a case, those at the starts of chunks last (IDENT-17)."""
+    at_chunks = boundaries.mistakes(case) if case.header.rule in FAMILY else []
+    listed = [*mistakes(case), *at_chunks]
+    whole = case.convention.read == "call_end"
+    return [each._replace(whole=True) for each in listed] if whole else listed
 
 
 def of_axes(case: Case, at: Seen | None) -> list[Mistake]:

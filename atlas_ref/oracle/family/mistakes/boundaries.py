@@ -84,6 +84,7 @@ def _mistake(case: Case, name: str, size: int) -> Mistake:
         lambda _: True,
         bool(MISTAKES[name].bars),
         program=lambda arithmetic: run(case, size, name, dtype=arithmetic),
+        whole=True,
     )
 
 

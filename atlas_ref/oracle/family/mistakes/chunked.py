@@ -41,7 +41,9 @@ MISTAKES = {
 def mistakes(at: Seen) -> list[Mistake]:
     """Mistakes of the chunk form that can be made in a case."""
     return [
-        Mistake(name, words, lambda _: True, program=partial(results, at.case, wrong=name))
+        Mistake(
+            name, words, lambda _: True, program=partial(results, at.case, wrong=name), whole=True
+        )
         for name, words in MISTAKES.items()
         if made_in(at, name)
     ]

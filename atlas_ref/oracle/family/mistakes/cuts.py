@@ -39,7 +39,9 @@ def mistakes(at: Seen) -> list[Mistake]:
         return []
     call = _Call(at.case, places[len(places) // 2], at.tokens)
     return [
-        Mistake(name, words, lambda _: True, program=functools.partial(call.results, lost))
+        Mistake(
+            name, words, lambda _: True, program=functools.partial(call.results, lost), whole=True
+        )
         for name, (lost, words) in LOST.items()
         if _needed(at, name) and call.can_lose(lost)
     ]

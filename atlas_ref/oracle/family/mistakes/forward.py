@@ -166,6 +166,7 @@ MISTAKES: tuple[Mistake, ...] = (
         inputs=lambda inputs: inputs._replace(
             keys=_ahead(inputs.keys), targets=_ahead(inputs.targets)
         ),
+        whole=True,
     ),
     # states
     Mistake(

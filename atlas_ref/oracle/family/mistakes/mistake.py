@@ -90,6 +90,7 @@ class Mistake(NamedTuple):
         learned: names of constants of the case that it has gradients of.
         mapped: the feature map in the place of the case's, from (settings, tensors, x).
         program: the results of a case in a format of arithmetic, in the place of the loop's.
+        whole: reads depend on tokens behind them, or on how many there are.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Mistake(NamedTuple):
     learned: tuple[str, ...] = ()
     mapped: Callable[[Any, Mapping[str, Array], Array], Array] | None = None
     program: Callable[[str], Results] | None = None
+    whole: bool = False
 
 
 def seen(case: Case, arithmetic: str = "float32") -> Seen | None:
