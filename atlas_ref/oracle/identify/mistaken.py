@@ -10,7 +10,7 @@ import numpy as np
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import mistakes
-from atlas_ref.oracle.family.mistakes.mistake import run
+from atlas_ref.oracle.family.mistake import run
 from atlas_ref.oracle.identify.departed import Departed
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings import Search

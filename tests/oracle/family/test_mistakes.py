@@ -9,14 +9,14 @@ from atlas_ref.oracle.cases.case import Case, load
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import mistakes
-from atlas_ref.oracle.family.mistakes.mistake import computed
+from atlas_ref.oracle.family.mistake import computed
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report.nearest import GRADIENTS, Nearest
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.first import tokens_of
 from atlas_ref.vectors.sets import cases
-from tests.oracle.planted.named import REFUSED, made, planted, said
+from tests.oracle.planted.named import REFUSED, RULES, made, planted, said
 
 #: Mistakes that are told as another or as a setting with the same numbers, where the smallest vector
 #: that rejects one does not tell them apart; all others are named themselves.
@@ -42,9 +42,53 @@ EQUAL = {
         "window off by one",
         "window weights reversed",
     ),
+    "titans_lmm": (
+        "M0 ignored",
+        "S0 ignored",
+        "ceiling at the last token alone",
+        "ceiling of entries",
+        "ceiling of the largest entry",
+        "greatest retain ignored",
+        "greatest step size ignored",
+        "momentum as an average",
+        "phase ignored",
+        "pulses ignored",
+        "reference ignored",
+        "resets ignored",
+        "residual divided by d_out",
+        "retain by columns",
+        "retain left out",
+    ),
+    "delta": (
+        "M0 ignored",
+        "ceiling at the last token alone",
+        "ceiling of entries",
+        "ceiling of every column",
+        "ceiling of every row",
+        "ceiling of the largest entry",
+        "greatest step size ignored",
+        "least retain ignored",
+        "phase ignored",
+        "pulses ignored",
+        "reference ignored",
+        "resets ignored",
+        "residual divided by d_out",
+        "retain by columns",
+        "retain left out",
+    ),
+    "hebbian": (
+        "M0 ignored",
+        "inactive tokens decay",
+        "pulses ignored",
+        "resets ignored",
+        "retain by columns",
+        "retain left out",
+        "retain of the first output dimension",
+    ),
 }
 
 OMEGA = [each for each in planted("omega") if each.name != REFUSED]
+OTHERS = [each for rule in RULES[1:] for each in planted(rule)]
 
 
 def assert_named(each, dtype="float32"):
@@ -53,13 +97,23 @@ def assert_named(each, dtype="float32"):
     if one is None:
         pytest.skip("no vector has finite results of it, and no others are searched (IDENT-7)")
     words = said(one.mistake, identify(one.case, one.results, depth=1))
-    assert words == "itself" or (words and each.name in EQUAL[each.rule]), (each.name, words)
+    assert words == "itself" or (words and each.name in EQUAL.get(each.rule, ())), (
+        each.name,
+        words,
+    )
 
 
 @pytest.mark.sample(30)
 @pytest.mark.clause("IDENT-17", "IDENT-18", "VEC-16")
 @pytest.mark.parametrize("each", OMEGA, ids=lambda each: each.name)
 def test_identify_names_every_mistake_of_the_matrices_on_an_omega_case(each):
+    assert_named(each)
+
+
+@pytest.mark.sample(10)
+@pytest.mark.clause("IDENT-17", "IDENT-18", "VEC-16")
+@pytest.mark.parametrize("each", OTHERS, ids=lambda each: f"{each.rule} {each.name}")
+def test_identify_names_every_mistake_of_the_matrices_on_other_cases(each):
     assert_named(each)
 
 

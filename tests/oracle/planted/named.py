@@ -20,7 +20,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.cases.inputs import rounded
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, computed
+from atlas_ref.oracle.family.mistake import Mistake, computed
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.observation import observe
@@ -92,7 +92,7 @@ def _observed(case: Case, name: str, value: Any) -> bool:
 def said(mistake: Mistake, answer: Identification) -> str:
     """How an answer names a mistake; "" where it does not."""
     words = [each.words for each in answer.departures if each.own]
-    if any(mistake.words in each for each in words):
+    if mistake.as_if in words:
         return "itself"
     if words:
         return f"as if {words[0]}"

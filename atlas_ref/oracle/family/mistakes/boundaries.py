@@ -16,7 +16,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import Results, evaluate
-from atlas_ref.oracle.family.mistakes.mistake import Mistake
+from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.sweep import parts, split
 from atlas_ref.oracle.sweep.cut import axes_of, cut
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.family import Inputs
-from atlas_ref.oracle.family.mistakes.mistake import Hooks, Mistake, Seen
+from atlas_ref.oracle.family.mistake import Hooks, Mistake, Seen
 from atlas_ref.parts.ceiling import held
 from atlas_ref.types import Array
 from tape import ops

@@ -17,7 +17,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.family import Inputs, Outputs
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen, seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen, seen
 from atlas_ref.oracle.subjects import memory
 
 Array = np.ndarray[Any, Any]

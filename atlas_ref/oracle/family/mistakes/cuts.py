@@ -7,7 +7,7 @@ import functools
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import Results as Evaluated
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.sweep import split
 
 #: Results that are lost where a call is cut: name -> results, the mistake in words.

@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.family import Inputs
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import frozen_tensors
 from atlas_ref.parts import feature_maps
