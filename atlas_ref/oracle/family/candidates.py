@@ -55,7 +55,7 @@ def evaluated(
 
     Args:
         inputs: of the case, float64, or complex for derivatives along a direction.
-        columns: whether the retain gate of a square memory scales columns, see `Departure`.
+        columns: whether the retain gate of a square memory scales columns, see `Mistake`.
     """
     subject = SUBJECTS[case.header.rule]
     if subject.needs_newton_schulz:

@@ -1,4 +1,4 @@
-"""Departures of programs from a case: a feature that they ignore, or a habit of kernels.
+"""Mistakes about a feature of a case, which programs ignore or take for another: departures.
 
 No convention says them. Each is stated as the case that such a program computes instead. Specified
 in specs/identify.md (IDENT-14).
@@ -7,14 +7,15 @@ in specs/identify.md (IDENT-14).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
+from atlas_ref.oracle.family.mistake import Mistake, Seen
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.checks import KEY_CHANNEL
@@ -33,26 +34,73 @@ HISTORY = {
 BEFORE = "the window from before"
 
 
-class Departure(NamedTuple):
-    """One way in which a program departs from a case.
+def departure(
+    feature: str, said: str, case: Callable[[Case], Case], *, columns: bool = False
+) -> Mistake:
+    """A departure about a feature of a case, or a habit of kernels."""
+    return Mistake(said, said, _always, case=case, columns=columns, feature=feature, said=said)
 
-    Attributes:
-        feature: the tensor or key that it treats otherwise; "" for a habit of kernels.
-        words: what follows on "as if".
-        case: the case that such a program computes.
-        columns: whether its retain gate scales columns of M, one gate per key channel.
-        skips: whether inactive tokens stay out of its window. `case` has a longer one, in which
-            they weigh nothing.
-        group: departures that may be too near each other to tell apart, of which the first is
-            named; "" for none.
-    """
 
-    feature: str
-    words: str
-    case: Case
-    columns: bool = False
-    skips: bool = False
-    group: str = ""
+def _always(at: Seen) -> bool:
+    return True
+
+
+def _left_out(*names: str) -> Callable[[Case], Case]:
+    return lambda case: without(case, *names)
+
+
+def _same(case: Case) -> Case:
+    return case
+
+
+def _without_phase(case: Case) -> Case:
+    return case.replaced(header=case.header.replaced(phase=None))
+
+
+#: Departures that are mutants of vector sets too, under a name and words of their own (VEC-16).
+PULSES = Mistake(
+    "pulses ignored",
+    "inactive tokens write",
+    lambda at: not bool(at.inputs.active.all()),
+    case=_left_out("in/active"),
+    feature="in/active",
+    said="in/active were ignored",
+)
+PHASE = Mistake(
+    "phase ignored",
+    "a resumed span starts at its first token",
+    lambda at: (
+        at.structure.phase not in (None, 0)
+        and (at.structure.frozen == "chunk_start" or at.structure.boundary != "recompute")
+    ),
+    case=_without_phase,
+    feature="phase",
+    said="phase were ignored",
+)
+REFERENCE = Mistake(
+    "reference ignored",
+    "a resumed span starts under M0",
+    lambda at: at.inputs.reference is not None,
+    case=_left_out("in/M_ref"),
+    feature="in/M_ref",
+    said="in/M_ref were ignored",
+)
+M0 = Mistake(
+    "M0 ignored",
+    "a call starts from a memory of zero",
+    _always,
+    case=_left_out("in/M0"),
+    feature="in/M0",
+    said="in/M0 were ignored",
+)
+S0 = Mistake(
+    "S0 ignored",
+    "a call starts from a momentum of zero",
+    lambda at: at.momentum,
+    case=_left_out("in/S0"),
+    feature="in/S0",
+    said="in/S0 were ignored",
+)
 
 
 def features(case: Case) -> dict[str, str]:
@@ -82,35 +130,30 @@ def missed(case: Case) -> tuple[str, ...]:
     return tuple(features(case).values())
 
 
-def ignored(case: Case) -> Iterator[Departure]:
+def ignored(case: Case) -> Iterator[Mistake]:
     """Departures about a feature of a case, which is ignored or taken for another (IDENT-14)."""
     if not SUBJECTS[case.header.rule].has_tokens:
         return
     named = features(case)
     if "in/active" in named:
-        yield Departure("in/active", "in/active were ignored", without(case, "in/active"))
+        yield PULSES
         yield from _silent(case)
     if "in/reset" in named:
-        yield Departure("in/reset", "in/reset were ignored", without(case, "in/reset"))
+        yield departure("in/reset", "in/reset were ignored", _left_out("in/reset"))
     yield from _starts(case)
     yield from _together(case)
     yield from _rows(case)
     if "span" in named:
-        yield Departure(
-            "span", "the span were ignored and the reference ran", _spanned(case, 1, None)
-        )
+        yield departure("span", "the span were ignored and the reference ran", _spanned(1, None))
         phase = case.header.phase
         longer = facts(case).tokens + 2 + (phase or 0)
-        yield Departure(
-            "span", "the span were ignored and the reference stayed", _spanned(case, longer, phase)
-        )
+        words = "the span were ignored and the reference stayed"
+        yield departure("span", words, _spanned(longer, phase))
     if "phase" in named:
-        yield Departure(
-            "phase", "phase were ignored", case.replaced(header=case.header.replaced(phase=None))
-        )
-    for name in ("in/M_ref", "in/M0", "in/S0"):
-        if name in case.inputs and np.any(case.inputs[name]):
-            yield Departure(name, f"{name} were ignored", without(case, name))
+        yield PHASE
+    for each in (REFERENCE, M0, S0):
+        if each.feature in case.inputs and np.any(case.inputs[each.feature]):
+            yield each
 
 
 def without(case: Case, *names: str) -> Case:
@@ -163,7 +206,7 @@ def _refreshes(case: Case) -> bool:
     return wraps and span is not None and span > 1
 
 
-def _silent(case: Case) -> Iterator[Departure]:
+def _silent(case: Case) -> Iterator[Mistake]:
     """Silent tokens that stay out of the window, and those that write nothing and still decay."""
     h, inputs, c = case.header, case.inputs, case.convention
     if h.level == "token":
@@ -171,7 +214,7 @@ def _silent(case: Case) -> Iterator[Departure]:
     weighed = "in/window_gate" in inputs or c.window_edge == "renormalise"
     if h.window > 1 and not weighed and c.window_at_boundary != "carry":
         words = "silent tokens did not enter the window"
-        yield Departure("in/active", words, _skipping(case), skips=True)
+        yield departure("in/active", words, _skipping)
     rates = ("in/step_size", "in/step_size_memory") if FAMILY[h.rule].has_error else ("in/v",)
     names = [name for name in rates if name in inputs]
     quiet: dict[str, Array] = {}
@@ -180,10 +223,10 @@ def _silent(case: Case) -> Iterator[Departure]:
         quiet[name] = np.where(writes, numbers(case, name), 0.0)
     if quiet:
         words = f"silent tokens had {'a value' if names == ['in/v'] else 'a step size'} of 0"
-        yield Departure(
+        yield departure(
             "in/active",
             f"{words} and still decayed",
-            changed(without(case, "in/active"), quiet),
+            lambda each: changed(without(each, "in/active"), quiet),
         )
 
 
@@ -204,18 +247,24 @@ def _skipping(case: Case) -> Case:
     return changed(case, {"in/window_weights": wide}, header=header)
 
 
-def _starts(case: Case) -> Iterator[Departure]:
+def _starts(case: Case) -> Iterator[Mistake]:
     """A window from before that is ignored, or read from its other end."""
     names = _history(case.inputs)
     if not names:
         return
-    yield Departure(names[0], f"{BEFORE} were ignored", without(case, *names))
+    yield departure(names[0], f"{BEFORE} were ignored", without_window)
     turned = {name: np.flip(case.inputs[name], HISTORY[name]) for name in names}
     if case.inputs[names[0]].shape[HISTORY[names[0]]] > 1:
-        yield Departure(names[0], f"{BEFORE} were in reverse order", changed(case, turned))
+        words = f"{BEFORE} were in reverse order"
+        yield departure(names[0], words, lambda each: changed(each, turned))
 
 
-def _together(case: Case) -> Iterator[Departure]:
+def without_window(case: Case) -> Case:
+    """The case without a window from before."""
+    return without(case, *_history(case.inputs))
+
+
+def _together(case: Case) -> Iterator[Mistake]:
     """Two or three of masks and a window from before that are ignored at once."""
     masks = {"in/active": 0, "in/reset": 1}
     some = {name: [name] for name, value in masks.items() if _count(case.inputs, name, value)}
@@ -224,10 +273,10 @@ def _together(case: Case) -> Iterator[Departure]:
         for chosen in itertools.combinations(some, count):
             names = [name for each in chosen for name in some[each]]
             words = f"{', '.join(chosen[:-1])} and {chosen[-1]} were ignored"
-            yield Departure(names[0], words, without(case, *names))
+            yield departure(names[0], words, _left_out(*names))
 
 
-def _rows(case: Case) -> Iterator[Departure]:
+def _rows(case: Case) -> Iterator[Mistake]:
     """Gates per output dimension that are one gate, or gates per key channel."""
     names = _per_dimension(case)
     if not names:
@@ -239,12 +288,11 @@ def _rows(case: Case) -> Iterator[Departure]:
         first = {name: case.inputs[name][..., 0] for name in names}
         mean = {name: numbers(case, name).mean(axis=-1) for name in names}
         words = "all output dimensions had their mean gate"
-        yield Departure(names[0], words, changed(case, mean))
+        yield departure(names[0], words, lambda each: changed(each, mean))
     words = "all output dimensions had the gate of the first"
-    yield Departure(names[0], words, changed(case, first))
+    yield departure(names[0], words, lambda each: changed(each, first))
     if may_scale_columns(case):
-        words = f"{names[0]} were {KEY_CHANNEL}"
-        yield Departure(names[0], words, case, columns=True)
+        yield departure(names[0], f"{names[0]} were {KEY_CHANNEL}", _same, columns=True)
 
 
 def may_scale_columns(case: Case) -> bool:
@@ -253,5 +301,5 @@ def may_scale_columns(case: Case) -> bool:
     return bool(names) and "retain" in names[0] and of.d_out == of.d_phi
 
 
-def _spanned(case: Case, span: int, phase: int | None) -> Case:
-    return case.replaced(header=case.header.replaced(span=span, phase=phase))
+def _spanned(span: int, phase: int | None) -> Callable[[Case], Case]:
+    return lambda case: case.replaced(header=case.header.replaced(span=span, phase=phase))

@@ -11,38 +11,39 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.departures import HISTORY, Departure, changed, numbers, without
+from atlas_ref.oracle.family.departures import HISTORY, changed, departure, numbers, without
+from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.gates import bounded, multiplier
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 
-def habits(case: Case) -> Iterator[Departure]:
+def habits(case: Case) -> Iterator[Mistake]:
     """Departures that are about no feature of a case (IDENT-15); level projected alone."""
     if not SUBJECTS[case.header.rule].has_tokens or case.header.level == "token":
         return
     yield from _windows(case)
     if case.convention.gate != "none":
         words = "the decay came after the write, r (M - b U)"
-        yield Departure("", words, _late_decay(case))
+        yield departure("", words, _late_decay)
 
 
 # -- the window ------------------------------------------------------------------------------------
 
 
-def _windows(case: Case) -> Iterator[Departure]:
+def _windows(case: Case) -> Iterator[Mistake]:
     if case.header.window == 1:
         return
     words = "the window were one token shorter"
-    yield Departure("", words, _shorter(case))
+    yield departure("", words, _shorter)
     if "in/window_weights" in case.inputs:
         turned = np.flip(case.inputs["in/window_weights"], -1)
         words = "window weights ran from the oldest token"
-        yield Departure("", words, changed(case, {"in/window_weights": turned}))
+        yield departure("", words, lambda each: changed(each, {"in/window_weights": turned}))
     elif "in/window_gate" not in case.inputs:
         words = f"{words}, each of weight 1/{case.header.window - 1}"
-        yield Departure("", words, without(_shorter(case), "in/window_weights"))
+        yield departure("", words, lambda each: without(_shorter(each), "in/window_weights"))
 
 
 def _shorter(case: Case) -> Case:

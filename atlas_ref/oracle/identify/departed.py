@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,9 @@ from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.family.departures import Departure, ignored
+from atlas_ref.oracle.family.departures import ignored
 from atlas_ref.oracle.family.habits import habits
+from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.score import beyond_reach, judged_alone, scored, seen_as
 from atlas_ref.oracle.identify.stated import setting
@@ -22,15 +23,11 @@ from atlas_ref.oracle.judge.tolerance import PASS
 JUDGED, NEAR = 8, 0.1
 
 
-#: The distance of a departure from the results, and the tensor that decides it.
-Trial = tuple[float, str, Departure]
-
-
 class Departed(NamedTuple):
     """A departure under which ours equals the results.
 
     Attributes:
-        feature, words: as of `Departure`.
+        feature, words: as of `Mistake`.
         convention: under which it does, as a header would state it; own: that of the case.
         distance, ratio, tensor: as of `Fit`.
     """
@@ -67,55 +64,40 @@ def departed(
     if not values:
         return ()
     observation = Observation(values, {}, {n: observation.dtypes[n] for n in values}, ())
-    rows: list[tuple[float, int, str, Departure]] = []
+    rows: list[tuple[float, int, str, Mistake, Case]] = []
     for number, (convention, _, whole) in enumerate(conventions):
+        view = seen_as(case, convention)
         tried = [
             each
-            for each in _all(case, convention)
+            for each in (*ignored(view), *habits(view))
             if number == 0 or each.feature != "span"  # which a convention says, and was searched
         ]
-        trials = []
+        most = min(NEAR, 0.5 * whole)
         for done, each in enumerate(tried):
             progress("departures", done, len(tried))
-            trials.append((*_distance(each, observation), each))
+            other = view if each.case is None else each.case(view)
+            distance, tensor = _distance(other, observation, columns=each.columns)
+            rows += [(distance, number, tensor, each, other)] if distance <= most else []
         progress("departures", len(tried), len(tried))
-        most = min(NEAR, 0.5 * whole)
-        rows += [(far, number, tensor, each) for far, tensor, each in _told(trials) if far <= most]
     found: dict[str, Departed] = {}
-    for distance, number, worst, each in sorted(rows, key=lambda row: row[:2])[:JUDGED]:
-        convention = each.case.convention
-        if beyond_reach(each.case, convention, observation, worst, distance):
+    for distance, number, worst, each, other in sorted(rows, key=lambda row: row[:2])[:JUDGED]:
+        convention = other.convention
+        if beyond_reach(other, convention, observation, worst, distance):
             continue
-        ratio, tensor = judged_alone(each.case, convention, observation, columns=each.columns)
-        if ratio <= PASS and (each.words not in found or number == 0):
+        ratio, tensor = judged_alone(other, convention, observation, columns=each.columns)
+        if ratio <= PASS and (each.as_if not in found or number == 0):
             header = conventions[number][1]
-            found[each.words] = Departed(
-                each.feature, each.words, header, number == 0, distance, ratio, tensor
+            found[each.as_if] = Departed(
+                each.feature, each.as_if, header, number == 0, distance, ratio, tensor
             )
     return tuple(sorted(found.values(), key=lambda each: (not each.own, not each.feature)))
 
 
-def _all(case: Case, convention: Convention) -> Iterable[Departure]:
-    view = seen_as(case, convention)
-    return [*ignored(view), *habits(view)]
-
-
-def _told(trials: Sequence[Trial]) -> Iterator[Trial]:
-    """Of each group the first that is as near as the nearest of it; all that are in no group."""
-    groups: dict[str, list[Trial]] = {}
-    for number, trial in enumerate(trials):
-        groups.setdefault(trial[2].group or str(number), []).append(trial)
-    for some in groups.values():
-        least = min(trial[0] for trial in some)
-        yield next(trial for trial in some if trial[0] <= 2.0 * least)
-
-
-def _distance(each: Departure, observation: Observation) -> tuple[float, str]:
-    """The distance of a departure, and the tensor that decides it."""
-    case = each.case
+def _distance(case: Case, observation: Observation, *, columns: bool) -> tuple[float, str]:
+    """The distance of the case that a program computes, and the tensor that decides it."""
     try:
         inputs = converted(case, "float64")
-        found = scored(case, inputs, [case.convention], observation, columns=each.columns)
+        found = scored(case, inputs, [case.convention], observation, columns=columns)
     except CaseError:  # a tensor that it makes is not finite
         return np.inf, ""
     return float(found.distance[0]), found.tensor(0)

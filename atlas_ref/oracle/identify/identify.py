@@ -22,7 +22,8 @@ from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import further, twins
 from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
-from atlas_ref.oracle.identify.departed import departed
+from atlas_ref.oracle.identify.departed import Departed, departed
+from atlas_ref.oracle.identify.mistaken import mistaken
 from atlas_ref.oracle.identify.number import fitted
 from atlas_ref.oracle.identify.observation import Observation, observe
 from atlas_ref.oracle.identify.readings import identified
@@ -38,6 +39,9 @@ from atlas_ref.storage import faults
 
 #: The nearest conventions under which departures are tried where none explains the results.
 DEPARTING = 4
+
+#: Mistakes of programs, about: a case on which so many take more than seconds is not asked for them.
+MISTAKES = 100
 
 
 def identify(
@@ -81,7 +85,10 @@ def by_conventions(
     search = Search(case, observation, depth, progress)
     answer = search.answer()
     answer = _further(answer, lambda: search.with_departures(answer, 0))
-    for more in (search.with_number, search.with_changes, search.with_departures):
+    stages = (search.with_number, search.with_changes, search.with_departures)
+    backward = answer.verdict == "NO MATCH" and search.gradients_alone()
+    mistakes = partial(search.with_mistakes, backward=backward)
+    for more in (mistakes, *stages) if backward else (*stages, mistakes):
         unexplained = answer.verdict == "NO MATCH" and not answer.departures
         answer = _further(answer, partial(more, answer)) if unexplained else answer
     return answer
@@ -276,13 +283,31 @@ class Search:
         order = np.argsort(self.scores.distance, kind="stable")
         nearest = [] if self.large or not near else [*map(int, order[:near]), *self._by_column()]
         tried = dict.fromkeys([own, *nearest])
-        if self._only_gradients_miss([own, int(order[0])]):
+        if self.gradients_alone():
             return answer
         views = [
             (self.conventions[i], self.described(self.points[i]), float(self.scores.distance[i]))
             for i in tried
         ]
         found = departed(self.case, views, self.observation, self.progress)
+        return self._explained(answer, found)
+
+    def with_mistakes(self, answer: Identification, *, backward: bool) -> Identification:
+        """The answer with mistakes of programs under the case's own convention (IDENT-17).
+
+        Args:
+            backward: mistakes of the backward pass are tried, and no others.
+        """
+        if answer.match is None or is_large(self.case, MISTAKES):
+            return answer
+        found, failed = mistaken(
+            self.case, self.observation, backward=backward, progress=self.progress
+        )
+        answer = answer._replace(failed=(*answer.failed, *failed))
+        return self._explained(answer, found) if found else answer
+
+    def _explained(self, answer: Identification, found: tuple[Departed, ...]) -> Identification:
+        """The answer with departures that explain the results."""
         if not found or answer.verdict != "NO MATCH":
             return answer._replace(departures=found)
         why = f"{self._far()} explains these results; ours is the same {found[0].said}"
@@ -306,9 +331,13 @@ class Search:
         equal = np.flatnonzero(distance <= 2.0 * distance.min())
         return [min(map(int, equal), key=self._cost)]
 
-    def _only_gradients_miss(self, some: Sequence[int]) -> bool:
-        """Whether one of some conventions explains the values, so that gradients alone miss it."""
+    def gradients_alone(self) -> bool:
+        """Whether the case's own or the nearest convention explains the values.
+
+        Gradients alone miss it then.
+        """
         seen = self.observation
+        some = (self.points.index(self.bases[lattice.OWN]), int(np.argmin(self.scores.distance)))
         return bool(seen.values and seen.gradients) and any(
             judged_alone(self.case, self.conventions[i], seen)[0] <= PASS for i in some
         )

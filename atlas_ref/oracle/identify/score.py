@@ -64,7 +64,7 @@ def scored(
     columns: bool = False,
     progress: Progress = unwatched,
 ) -> Scored:
-    """The distance of every convention (IDENT-3); `columns` is that of a `Departure`."""
+    """The distance of every convention (IDENT-3); `columns` is that of a `Mistake`."""
     if not observation.values:
         return _by_directions(case, inputs, conventions, observation, progress)
     errors = {name: np.full(len(conventions), np.inf) for name in observation.values}
@@ -198,7 +198,7 @@ def judged_alone(
     """Error over tolerance of the values under one convention, and the tensor that decides it.
 
     Args:
-        columns: that of a `Departure`.
+        columns: that of a `Mistake`.
     """
     inputs, allowed = converted(case, "float64"), _allowed(case, convention, observation)
     with np.errstate(all="ignore"):

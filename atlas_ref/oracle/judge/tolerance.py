@@ -108,6 +108,14 @@ def from_members(
     return Tolerance(name, dtype, *allowed, floor, errors, amplification, units=units)
 
 
+def with_member(tolerance: Tolerance, name: str, error: Norms) -> Tolerance:
+    """A tolerance whose ensemble has one more member."""
+    ensemble, floor = {**tolerance.ensemble, name: error}, tolerance.floor
+    worst = largest(list(ensemble.values()))
+    allowed = Norms(*(x + least for x, least in zip(worst, floor, strict=True)))
+    return tolerance._replace(max=allowed.max, rms=allowed.rms, p99=allowed.p99, ensemble=ensemble)
+
+
 def tolerances(
     case: Case,
     *,

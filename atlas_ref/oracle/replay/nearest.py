@@ -16,8 +16,9 @@ from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
-from atlas_ref.oracle.family.departures import Departure, ignored
+from atlas_ref.oracle.family.departures import ignored
 from atlas_ref.oracle.family.habits import habits
+from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.judge import Cells, cells, ratios
@@ -95,7 +96,6 @@ def explanation(
     own = _cells(passes, op)
     names: list[str] = []
     failed: list[str] = []
-    groups: set[str] = set()
 
     def explains(read: Callable[[], Passes | None]) -> bool:
         other = read()
@@ -106,36 +106,33 @@ def explanation(
         return False
 
     readings = _readings(passes)
-    for done, (name, group, read) in enumerate(readings):
+    for done, (name, read) in enumerate(readings):
         progress("readings", done, len(readings))
-        if group in groups:
-            continue
         if faults.told(f"the reading {name}", partial(explains, read), not_known):
             names.append(name)
-            groups |= {group} if group else set()
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
     return "; ".join([*([" or ".join(names)] if names else []), *failed[:1]])
 
 
-def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
-    """Other readings of the trace, each with name and group."""
+def _readings(passes: Passes) -> list[tuple[str, Callable[[], Passes | None]]]:
+    """Other readings of the trace, each with its name."""
     search = SUBJECTS[passes.case.header.rule].search
     return [] if search is None else search.readings(passes)
 
 
-def by_conventions(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
+def by_conventions(passes: Passes) -> list[tuple[str, Callable[[], Passes | None]]]:
     """Features that were ignored come first, then conventions, then habits of kernels."""
     case = passes.case
     departures = [
-        [(f"as if {each.words}", each.group, partial(_departing, passes, each)) for each in kind]
+        [(f"as if {each.as_if}", partial(_departing, passes, each)) for each in kind]
         for kind in (ignored(case), habits(case))
     ]
-    conventions = [(name, "", partial(_under, passes, change)) for name, change in candidates(case)]
+    conventions = [(name, partial(_under, passes, change)) for name, change in candidates(case)]
     return [*departures[0], *conventions, *departures[1]]
 
 
-def by_readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
+def by_readings(passes: Passes) -> list[tuple[str, Callable[[], Passes | None]]]:
     """Readings of a subject that has its own, which keep the ops of the case (DEEPCASE-13)."""
     case, graded = passes.case, any(op.startswith("trace_grad/") for op in passes.trace)
     searched = SUBJECTS[case.header.rule].searched
@@ -152,23 +149,24 @@ def by_readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | No
             return None
         return Passes(case, passes.trace, None, (each,))
 
-    return [(name, "", partial(read, each)) for name, each in some]
+    return [(name, partial(read, each)) for name, each in some]
 
 
-def _departing(passes: Passes, each: Departure) -> Passes | None:
+def _departing(passes: Passes, each: Mistake) -> Passes | None:
     """The same trace as that of a program that departs; None where its rows cannot be told."""
-    c, own = each.case.header.window, passes.case.header.window
-    if each.columns or passes.cut is not None:
+    if each.case is None or each.columns or passes.cut is not None:
         return None
+    case = each.case(passes.case)
+    c, own = case.header.window, passes.case.header.window
     if c == own:
-        return Passes(each.case, passes.trace, None)
+        return Passes(case, passes.trace, None)
     cropped = {}
     for name, one in passes.trace.items():
         rows = one.values[..., c:, :] if name.endswith("residual") else np.zeros(0)
         if rows.any() or (c > own and name.endswith("residual")):
             return None
         cropped[name] = one._replace(values=one.values[..., :c, :]) if rows.size else one
-    return Passes(each.case, cropped, None)
+    return Passes(case, cropped, None)
 
 
 def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:

@@ -85,10 +85,10 @@ class Nearest:
         if not _judged(rows):
             return _overflow(checked)
         if (earlier := self._searched.get(rule)) is not None:
-            return _not_searched(earlier)
+            return _not_searched(earlier) if earlier else GRADIENTS
         found = self._look(checked, rows)
-        if found.searched:
-            self._searched[rule] = Path(checked.case.name).stem
+        if found.searched or found.words == GRADIENTS:
+            self._searched[rule] = Path(checked.case.name).stem if found.searched else ""
         return found.words
 
     def note(self, checked: Checked, rows: Sequence[Comparison]) -> None:
@@ -142,9 +142,11 @@ class Nearest:
 
     def _behind(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
         """Mistakes alone, where a case of more tokens is wrong behind the first ones."""
-        tokens, searched = tokens_of(checked.case), SUBJECTS[checked.case.header.rule].searched
-        if searched is not None and tokens <= MOST:
-            return self._search(checked, rows, depth=0)
+        tokens, subject = tokens_of(checked.case), SUBJECTS[checked.case.header.rule]
+        if tokens <= MOST and subject.search is not None:
+            found = self._search(checked, rows, depth=0)
+            if subject.searched is not None or found.named:
+                return found
         return Looked(
             f"not searched: the first {LONGEST} of {tokens} tokens alone are right "
             "(atlas-ref identify searches them all)"
@@ -156,8 +158,9 @@ class Nearest:
 
         names, case = _compared(rows), checked.case
         values = _values(rows)
-        if not values and SUBJECTS[case.header.rule].searched is None:
-            return Looked(GRADIENTS)
+        of_family = SUBJECTS[case.header.rule].searched is None
+        if of_family and not values:
+            depth = 0  # mistakes alone, since settings that differ in gradients differ in values
         mine = {
             name: value
             for name, value in (checked.answer.tensors or {}).items()
@@ -166,7 +169,7 @@ class Nearest:
         try:
             answer = identify(case, mine, depth=depth, dtype=checked.dtype, progress=self._progress)
         except CaseError:  # nothing that a convention could explain
-            return Looked()
+            return Looked("" if values else GRADIENTS)
         except Exception as error:  # it would fail again; the verdict stands (SRC-25)
             return Looked(faults.failed("the search", error), searched=True)
         if answer.match is None:
@@ -175,6 +178,8 @@ class Nearest:
         if not words and not values:
             words = GRADIENTS
         named = answer.verdict != "NO MATCH" or bool(answer.departures)
+        if of_family and not values and not named:
+            return Looked(GRADIENTS)
         told = "; ".join(each for each in (words, *answer.failed[:1]) if each)
         return Looked(told, searched=True, named=named)
 

@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import members, parameters
 from atlas_ref.oracle.dplr.chunks.form import DIVISION, MISTAKES, YOUNGER, run
 from atlas_ref.oracle.dplr.chunks.tokens import assembled, laid
-from atlas_ref.oracle.family.mistakes.mistake import WAY, Results
+from atlas_ref.oracle.family.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.norms import rounded

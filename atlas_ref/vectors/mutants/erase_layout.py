@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.mistakes.mistake import Results
+from atlas_ref.oracle.family.mistake import Results
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import own, younger
 

@@ -19,8 +19,8 @@ from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family import mistakes as table
 from atlas_ref.oracle.family.facts import facts, refusal
+from atlas_ref.oracle.family.mistake import Mistake, Results, computed
 from atlas_ref.oracle.family.mistakes import boundaries
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, computed
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.first import tokens_of

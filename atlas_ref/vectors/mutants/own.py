@@ -18,7 +18,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.dplr import formulas
-from atlas_ref.oracle.family.mistakes.mistake import WAY, Results
+from atlas_ref.oracle.family.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import relative
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.norms import rounded

@@ -12,8 +12,8 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.mistake import computed, seen
 from atlas_ref.oracle.family.mistakes import boundaries, chunked
-from atlas_ref.oracle.family.mistakes.mistake import computed, seen
 from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
 from atlas_ref.oracle.norms import norms, rounded

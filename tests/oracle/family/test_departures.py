@@ -94,12 +94,13 @@ def test_a_departure_is_what_a_small_program_computes(rule, request_, loops, fea
     """Against literal loops with the mistake in them, which share nothing with the family."""
     case = case_of(rule, **request_)
     want = departing.results(case, getattr(departing, loops), "float64")
-    found = [each for each in (*ignored(case), *habits(case)) if each.words.startswith(words)]
+    found = [each for each in (*ignored(case), *habits(case)) if each.as_if.startswith(words)]
     assert [each.feature for each in found] == [feature]
+    other = found[0].case(case)
     ((_, ours),) = candidates.evaluated(
-        found[0].case,
-        {name: np.asarray(value) for name, value in found[0].case.inputs.items()},
-        [found[0].case.convention],
+        other,
+        {name: np.asarray(value) for name, value in other.inputs.items()},
+        [other.convention],
         columns=found[0].columns,
     )
     for name, value in want.items():
@@ -126,7 +127,7 @@ def test_features_are_named_and_plain_sequences_have_none():
 @pytest.mark.clause("IDENT-14")
 def test_level_token_has_the_departures_that_need_no_projection():
     case = new(Request(rule="titans_lmm", level="token", pulse=3, per_dimension_gates=True))
-    words = [each.words for each in (*ignored(case), *habits(case))]
+    words = [each.as_if for each in (*ignored(case), *habits(case))]
     assert words == [
         "in/active were ignored",
         "all output dimensions had the gate of the first",
@@ -143,8 +144,9 @@ def test_every_departure_of_any_case_is_a_case_that_the_rules_compute(case):
     for each in (*ignored(case), *habits(case)):
         if each.columns:
             continue
-        inputs = converted(each.case, "float64")
-        ((_, ours),) = candidates.evaluated(each.case, inputs, [each.case.convention])
-        want = evaluate(each.case).tensors
+        other = each.case(case)
+        inputs = converted(other, "float64")
+        ((_, ours),) = candidates.evaluated(other, inputs, [other.convention])
+        want = evaluate(other).tensors
         if np.isfinite(want["out/y"]).all():
-            assert_close(each.words, ours["out/y"][0], want["out/y"], TIED)
+            assert_close(each.as_if, ours["out/y"][0], want["out/y"], TIED)

@@ -9,8 +9,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.family.mistake import Mistake, computed, seen
 from atlas_ref.oracle.family.mistakes import bounds, ceiling, fading, momenta, of_axes, surrogate
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, computed, seen
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.replay.trace import trace

@@ -11,8 +11,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted, rounded
+from atlas_ref.oracle.family.mistake import Mistake, computed
 from atlas_ref.oracle.family.mistakes import maps
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, computed
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.parts.feature_maps import tensor_sketch

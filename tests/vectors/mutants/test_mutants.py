@@ -9,8 +9,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.family.mistake import computed, seen
 from atlas_ref.oracle.family.mistakes import FIXED, chunked, cuts, mistakes
-from atlas_ref.oracle.family.mistakes.mistake import computed, seen
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances

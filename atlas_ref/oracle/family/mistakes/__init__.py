@@ -7,6 +7,7 @@ the list is that in which mistakes which are one function of a case are told.
 from __future__ import annotations
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.mistake import Mistake, Seen, seen
 from atlas_ref.oracle.family.mistakes import (
     backward,
     boundaries,
@@ -22,7 +23,7 @@ from atlas_ref.oracle.family.mistakes import (
     surrogate,
     tensors,
 )
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen, seen
+from atlas_ref.rules import FAMILY
 
 #: Modules of mistakes of a memory, each of one axis that came after the first sets (VEC-25).
 AXES = (momenta, fading, bounds, ceiling, surrogate)
@@ -52,6 +53,14 @@ def mistakes(case: Case) -> list[Mistake]:
     if at is not None:
         listed += [*chunked.mistakes(at), *cuts.mistakes(at)]
     return [each for each in listed if grad or not each.grad]
+
+
+def every(case: Case) -> list[Mistake]:
+    """Mistakes that can be made in a case and are no other case, those of chunks last (IDENT-17)."""
+    at_chunks = boundaries.mistakes(case) if case.header.rule in FAMILY else []
+    listed = [each for each in (*mistakes(case), *at_chunks) if each.case is None]
+    end = case.convention.read == "call_end"
+    return [each._replace(words=each.as_if, whole=each.whole or end) for each in listed]
 
 
 def of_axes(case: Case, at: Seen | None) -> list[Mistake]:

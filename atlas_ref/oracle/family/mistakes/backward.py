@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.family.family import Inputs
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Seen
 from atlas_ref.types import Array
 from tape import opaque, ops
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import Results, evaluate
-from atlas_ref.oracle.family.mistakes.mistake import Mistake
+from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.subjects.base.hooks import RESUMES
 from atlas_ref.oracle.sweep import split
 from atlas_ref.oracle.sweep.cut import axes_of
@@ -86,6 +86,7 @@ def _mistake(case: Case, name: str, size: int) -> Mistake:
         lambda _: True,
         bool(MISTAKES[name].bars),
         program=lambda arithmetic: run(case, size, name, dtype=arithmetic),
+        whole=True,
     )
 
 

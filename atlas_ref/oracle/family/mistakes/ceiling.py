@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.family import Inputs
-from atlas_ref.oracle.family.mistakes.mistake import Hooks, Mistake, Seen
+from atlas_ref.oracle.family.mistake import Hooks, Mistake, Seen
 from atlas_ref.parts.ceiling import held
 from atlas_ref.types import Array
 from tape import ops
@@ -151,7 +151,7 @@ def mistakes(at: Seen) -> list[Mistake]:
         listed.append(_placed(STATE, _read_before(ceiling)))
     listed.append(_placed(BEFORE, _before(ceiling)))
     listed.append(_placed(FIRST, _of_first(ceiling)))
-    listed.append(_placed(LAST, _at_last(at.tokens - 1, ceiling)))
+    listed.append(_placed(LAST, _at_last(at.tokens - 1, ceiling))._replace(whole=True))
     if at.momentum:
         listed.append(_placed(MOMENTUM, _of_momentum(ceiling)))
     return listed

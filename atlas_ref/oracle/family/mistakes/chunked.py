@@ -17,7 +17,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.family import Inputs, Outputs
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen, seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen, seen
 from atlas_ref.oracle.subjects import memory
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +41,9 @@ MISTAKES = {
 def mistakes(at: Seen) -> list[Mistake]:
     """Mistakes of the chunk form that can be made in a case."""
     return [
-        Mistake(name, words, lambda _: True, program=partial(results, at.case, wrong=name))
+        Mistake(
+            name, words, lambda _: True, program=partial(results, at.case, wrong=name), whole=True
+        )
         for name, words in MISTAKES.items()
         if made_in(at, name)
     ]

@@ -7,7 +7,7 @@ import functools
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import Results as Evaluated
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.sweep import split
 
 #: Results that are lost where a call is cut: name -> results, the mistake in words.
@@ -39,7 +39,9 @@ def mistakes(at: Seen) -> list[Mistake]:
         return []
     call = _Call(at.case, places[len(places) // 2], at.tokens)
     return [
-        Mistake(name, words, lambda _: True, program=functools.partial(call.results, lost))
+        Mistake(
+            name, words, lambda _: True, program=functools.partial(call.results, lost), whole=True
+        )
         for name, (lost, words) in LOST.items()
         if _needed(at, name) and call.can_lose(lost)
     ]

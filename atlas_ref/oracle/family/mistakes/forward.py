@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from atlas_ref.oracle.family import departures
 from atlas_ref.oracle.family.family import Inputs
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Seen
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 from tape import ops
@@ -81,12 +82,12 @@ def _newest_dropped(weights: Array) -> Array:
 
 
 def _first_rows(name: str) -> Mistake:
-    words = f"one {name} gate for all output dimensions"
     return Mistake(
         f"{name} of the first output dimension",
-        words,
+        f"one {name} gate for all output dimensions",
         _row_wise(name),
         inputs=_changed(name, lambda x: x[..., :1, :]),
+        said=f"all output dimensions had the {name} gate of the first",
     )
 
 
@@ -148,7 +149,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "initial window ignored",
         "a call starts with an empty window",
         lambda at: _held(at) > 0,
-        inputs=lambda inputs: inputs._replace(window_keys=None, window_targets=None),
+        case=departures.without_window,
     ),
     Mistake(
         "initial window reversed",
@@ -166,37 +167,23 @@ MISTAKES: tuple[Mistake, ...] = (
         inputs=lambda inputs: inputs._replace(
             keys=_ahead(inputs.keys), targets=_ahead(inputs.targets)
         ),
+        whole=True,
     ),
     # states
-    Mistake(
-        "M0 ignored",
-        "a call starts from a memory of zero",
-        _always,
-        inputs=_changed("M0", ops.zeros_like),
-    ),
-    Mistake(
-        "S0 ignored",
-        "a call starts from a momentum of zero",
-        lambda at: at.momentum,
-        inputs=_changed("S0", ops.zeros_like),
-    ),
+    departures.M0,
+    departures.S0,
     Mistake(
         "M0 of the first head",
         "every head starts from the first head's memory",
         lambda at: at.heads > 1,
         inputs=_changed("M0", _of_first_head(2)),
     ),
-    Mistake(
-        "reference ignored",
-        "a resumed span starts under M0",
-        _has("reference"),
-        inputs=lambda inputs: inputs._replace(reference=None),
-    ),
+    departures.REFERENCE,
     Mistake(
         "initial momenta ignored",
         "a call starts with no momenta",
         _has("momenta"),
-        inputs=lambda inputs: inputs._replace(momenta=None),
+        case=departures.without_window,
     ),
     Mistake(
         "residuals ignored",
@@ -204,15 +191,7 @@ MISTAKES: tuple[Mistake, ...] = (
         _has("residuals"),
         inputs=_changed("residuals", ops.zeros_like),
     ),
-    Mistake(
-        "phase ignored",
-        "a resumed span starts at its first token",
-        lambda at: (
-            at.structure.phase not in (None, 0)
-            and (at.structure.frozen == "chunk_start" or at.structure.boundary != "recompute")
-        ),
-        structure=lambda s: s._replace(phase=None),
-    ),
+    departures.PHASE,
     Mistake(
         "span one longer",
         "spans are a token too long",
@@ -279,19 +258,14 @@ MISTAKES: tuple[Mistake, ...] = (
         inputs=_changed("retain", lambda x: x.swapaxes(-1, -2)),
     ),
     # pulses and resets
-    Mistake(
-        "pulses ignored",
-        "inactive tokens write",
-        _inactive,
-        inputs=lambda inputs: inputs._replace(active=np.ones_like(inputs.active)),
-    ),
+    departures.PULSES,
     Mistake(
         "inactive tokens decay",
         "an inactive token writes nothing and the memory decays",
         lambda at: _inactive(at) and _has("retain")(at),
         inputs=_decaying,
     ),
-    Mistake(
+    Mistake(  # with the weights of a gated window as they are
         "resets ignored",
         "a packed sequence goes on from the one before",
         _resets,

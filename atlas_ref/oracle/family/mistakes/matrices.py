@@ -7,7 +7,7 @@ from typing import Any
 
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Seen
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 from tape import ops

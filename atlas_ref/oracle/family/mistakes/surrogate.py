@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
 from tape import ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.mistakes.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 from tape import ops

@@ -181,7 +181,7 @@ class Search:
         if depth > 0:
             self.add(self._beside(self.own))
         self.ratios = self.judged()
-        self.alone = [] if fitting_of(self.ratios) else self._departed(self.own)
+        self.alone = [] if fitting_of(self.ratios) else self.departed(self.own)
 
     def _starts(self) -> list[Node]:
         presets = self.searched.presets(self.case)
@@ -316,16 +316,16 @@ class Search:
 
     def _with_departures(self, answer: Identification) -> Identification:
         """The answer with mistakes that explain the results (IDENT-14)."""
-        found = self.alone or self._departed(self.own, further=True)
+        found = self.alone or self.departed(self.own, further=True)
         for node in (each for each in self.nearest()[:DEPARTING] if each.chosen):
             if not found:
-                found = self._departed(node)
+                found = self.departed(node)
         if not found:
             return answer
         why = f"no reading explains these results; ours is the same {found[0].said}"
         return answer._replace(departures=tuple(found), why=why)
 
-    def _departed(self, node: Node, *, further: bool = False) -> list[Departed]:
+    def departed(self, node: Node, *, further: bool = False) -> list[Departed]:
         """Mistakes under a reading that explain the results.
 
         Args:

@@ -14,12 +14,12 @@ class Search(NamedTuple):
     Attributes:
         identify: (case, results, depth, dtype, progress) -> the identification of results.
         deciding: (case, what fits, dtype) -> a case that tells them apart; None for none.
-        readings: (passes) -> name, group and passes of each other reading of a trace (REPLAY-16).
+        readings: (passes) -> name and passes of each other reading of a trace (REPLAY-16).
     """
 
     identify: Callable[[Any, Mapping[str, Any], int, str | None, Any], Any]
     deciding: Callable[[Any, Sequence[Any], str], Any]
-    readings: Callable[[Any], list[tuple[str, str, Callable[[], Any]]]]
+    readings: Callable[[Any], list[tuple[str, Callable[[], Any]]]]
 
 
 #: Conventions, and what departs from each (IDENT-1 to IDENT-16).

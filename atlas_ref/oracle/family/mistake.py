@@ -1,7 +1,7 @@
 """A mistake, and a program that makes it: the family of rules, wrong at one place (VEC-16, IDENT-17).
 
-A mistake is planted into the inputs of the loop (`inputs`), into what decides its control flow
-(`structure`), into a quantity at a named place of the loop (`touch`), or into Newton-Schulz. A
+A mistake is another case (`case`), or is planted into the inputs of the loop (`inputs`), into what
+decides its control flow (`structure`), into a quantity at a named place of the loop (`touch`), or into Newton-Schulz. A
 mistake of the backward pass is a touch that returns its argument and has a wrong backward.
 """
 
@@ -91,6 +91,12 @@ class Mistake(NamedTuple):
         learned: names of constants of the case that it has gradients of.
         mapped: the feature map in the place of the case's, from (settings, tensors, x).
         program: the results of a case in a format of arithmetic, in the place of the loop's.
+        whole: reads depend on tokens behind them, or on how many there are.
+        case: the case that such a program computes, from that which it was given; identify and
+            replay try these before others (IDENT-14, IDENT-15).
+        columns: whether its retain gate scales columns of M, one gate per key channel.
+        feature: the tensor or key that it treats otherwise; "" for a habit of kernels.
+        said: what follows on "as if", where `words` do not.
     """
 
     name: str
@@ -107,6 +113,16 @@ class Mistake(NamedTuple):
     learned: tuple[str, ...] = ()
     mapped: Callable[[Any, Mapping[str, Array], Array], Array] | None = None
     program: Callable[[str], Results] | None = None
+    whole: bool = False
+    case: Callable[[Case], Case] | None = None
+    columns: bool = False
+    feature: str = ""
+    said: str = ""
+
+    @property
+    def as_if(self) -> str:
+        """What follows on "as if"."""
+        return self.said or self.words
 
 
 def seen(case: Case, arithmetic: str = "float32") -> Seen | None:
@@ -130,6 +146,8 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
         case: with inputs as the kernel has them, see `inputs.rounded`.
         mistake: None for the kernel as it should be.
     """
+    if mistake is not None and mistake.case is not None:
+        case = mistake.case(case)
     inputs = converted(case, "float32")
     rounding = Rounding(WAY, _same, _same, None)
 
