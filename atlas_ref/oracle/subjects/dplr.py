@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
-from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, overflow, reading
@@ -311,7 +311,7 @@ SUBJECT = Subject(
             word="dplr",
         ),
         forms=tuple(forms.FORMS),
-        traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+        traced=Traced(ops=traced_ops.listed, run=traced_ops.run, tokens=traced_ops.tokens),
         calls=Calls(axes=tensors.axes, left=lambda name: masked.LEFT.get(name, ""), returns=True),
     ),
 )

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings.reading import Inputs, Seen
+from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.readings.reading import Inputs
 from atlas_ref.types import Array
 from tape import ops
 
@@ -75,9 +76,9 @@ def shifted(mask: Array, by: int) -> Array:
     return later
 
 
-def in_reverse(at: Seen, names: list[str], inputs: Inputs) -> Inputs:
+def in_reverse(context: Context, names: list[str], inputs: Inputs) -> Inputs:
     """The rows of each token in reverse."""
-    n, count = at.own.steps, at.inputs["in/v"].shape[-2]
+    n, count = context.params.steps, context.tensors["in/v"].shape[-2]
     order = np.arange(count).reshape(-1, n)[:, ::-1].ravel()
     rows = {}
     for name in names:
