@@ -173,7 +173,7 @@ def _erase(hook: Hook, j: int, of: Array) -> tuple[Array, Array, Array]:
         read = hook("erase_read", j, lambda gate, key: gate * key, gate, key)
         write = hook("erase_write", j, same, k)
     elif kind == "alpha":
-        read = hook("erase_read", j, lambda alpha: -alpha, row("alpha"))
+        read = hook("erase_read", j, lambda x: -x, row("alpha"))
         write = hook("erase_write", j, same, row("beta"))
     elif kind == "kk":
         kk, rate = row("kk"), row("a")
