@@ -10,44 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.program import Inputs, as_it_is, chosen, writers
+from atlas_ref.oracle.dplr.context import Context, chosen, same
 from atlas_ref.types import Array
 from tape import ops
 
 NAMES = ("in/log_retain", "in/retain")
 
 
-def with_cumulated(own: Parameters, x: dict[str, Array], rounding: Any) -> dict[str, Array]:
-    """The inputs with such gates, where the case declares them and arithmetic is float32.
+def with_cumulated(context: Context) -> Context:
+    """The context with such gates, where the case declares them and arithmetic is float32.
 
     In float64, the truth, a gate stays what it is.
     """
+    x, v = context.tensors, context.tensors["in/v"]
     name = next((each for each in NAMES if each in x), "")
-    if own.log_chunk is None or not name or x["in/v"].dtype == np.float64:
-        return x
-    rows = len(x[name].shape) == len(x["in/v"].shape)
-    logs = x[name] if name == NAMES[0] else rounding.touch(ops.log(x[name]))
-    gates = list(_gates(own.log_chunk, x, logs, rows, rounding))
+    chunk = context.params.log_chunk
+    if chunk is None or not name or v.dtype == np.float64:
+        return context
+    rows = len(x[name].shape) == len(v.shape)
+    logs = x[name] if name == NAMES[0] else context.rounding.touch(ops.log(x[name]))
+    gates = ops.stack(list(_gates(context, chunk, logs, rows)), axis=-2 if rows else -1)
     others = {each: value for each, value in x.items() if each not in NAMES}
-    return {**others, "in/retain": ops.stack(gates, axis=-2 if rows else -1)}
+    return context._replace(tensors={**others, "in/retain": gates})
 
 
-def _gates(chunk: int, x: Inputs, logs: Array, rows: bool, rounding: Any) -> Iterator[Array]:
+def _gates(context: Context, chunk: int, logs: Array, rows: bool) -> Iterator[Array]:
     """The gate of each token; a silent one has a log of 0."""
-    first, total, before = 0, None, None
+    first, total, before, mask = 0, None, None, context.mask()
     for t in range(logs.shape[-2 if rows else -1]):
-        if "in/reset" in x and x["in/reset"][t]:
+        if context.starts(t):
             first = t
         if (t - first) % chunk == 0:
             total = before = None
         g = logs[..., t, :] if rows else logs[..., t]
-        g = chosen(writers(x, t), partial(as_it_is, g), 0 * g)
+        g = chosen(mask[t], partial(same, g), 0 * g)
         total = g if total is None else total + g
-        seen = rounding.touch(total)  # whose sum others round in another order
+        seen = context.rounding.touch(total)  # whose sum others round in another order
         yield ops.exp(seen if before is None else seen - before)
         before = seen

@@ -1,396 +1,267 @@
 """The rule dplr as a plain loop in any legal arithmetic (DPLR-2 to DPLR-7, TOL-3).
 
 Written from the clauses; it shares no code with `rules.dplr`. Everything takes arrays and tape
-variables. A `Program` says what a program does otherwise (DPLRCASE-10), and has the hook of a trace
-(DPLRCASE-11).
+variables. Every quantity goes through a hook, by which a trace sees it (DPLRCASE-11) and a mistake
+changes it (DPLRCASE-10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import momentum, plain_formulas
-from atlas_ref.oracle.dplr.cumulated import with_cumulated
-from atlas_ref.oracle.dplr.members import WRITTEN
-from atlas_ref.oracle.dplr.normaliser import Divisors, divisors
-from atlas_ref.oracle.dplr.parameters import parsed
-from atlas_ref.oracle.dplr.preconditioner import preconditioned
-from atlas_ref.oracle.dplr.program import (
-    Inputs,
-    Program,
-    as_it_is,
+from atlas_ref.oracle.dplr.context import (
+    TOKENS,
+    Context,
     chosen,
-    computed,
-    first_state,
-    in_layout,
-    last_memory,
-    writers,
+    decayed,
+    erased,
+    found_in,
+    of_rows,
+    plus,
+    same,
+    unlabelled,
 )
+from atlas_ref.oracle.dplr.cumulated import with_cumulated
+from atlas_ref.oracle.dplr.hook import Hook, Take, Wraps, computed
+from atlas_ref.oracle.dplr.keys import prepared
+from atlas_ref.oracle.dplr.members import WRITTEN
+from atlas_ref.oracle.dplr.normaliser import divisors
+from atlas_ref.oracle.dplr.parameters import parsed
+from atlas_ref.oracle.dplr.tensors import axes_of
+from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 from tape import ops
 
-#: A state beside the memory after the last token, under its name in files.
-Seconds = dict[str, Array]
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
+
+#: A program without a mistake.
+NONE: Wraps = MappingProxyType({})
 
 
-def run(inputs: Inputs, case: Case, rounding: Any) -> dict[str, Array]:
+def run(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """Results of a case, every head, token and step one after the other."""
-    own = parsed(case.header)
-    made = plain_formulas.computed(own, inputs, rounding.touch)
-    return run_program(Program(own), made, rounding)
+    params = parsed(case.header)
+    made = plain_formulas.computed(params, inputs, rounding.touch)
+    return results(Context(params, made, rounding))
 
 
-def run_program(p: Program, inputs: Inputs, rounding: Any) -> dict[str, Array]:
-    """Results of a program with these settings and mistakes."""
-    own, (x, after) = p.own, _of_value_heads(p, inputs, rounding)
-    x = with_cumulated(own, x, rounding)
-    first, first_S = (first_state(p, x, name) for name in ("in/M0", "in/S0"))
-    by = divisors(p, x, inputs, rounding) if own.of.second == "z" else None
-    M, S, reads = first, first_S, []
-    for t in range(x["in/v"].shape[-2] // own.steps):
-        if "in/reset" in inputs and inputs["in/reset"][t]:
-            M, S = _restored(p, first, M), _restored(p, first_S, S)
-        if p.held == "memory" and t:
-            M, S = ops.stop_gradient(M), ops.stop_gradient(S)
-        writes, gate, before = writers(inputs, t), _gate(p, x, t, rounding), momentum.Moved(M, S)
-        (M, S), rows = _after_token(p, x, t, gate, before, writes, rounding)
-        around = before.M, rows[0] if p.reads == "first step" else M
-        read = partial(_read, p, x, t, around, gate, writes, rounding)
-        if p.own.masked_read != "memory" and writes is not True:
-            read = partial(_masked, p, x, t, gate, before, writes, rounding, read)
-        reads.append(p.take("y", t, partial(_divided, p, read, by, t)))
-    last = last_memory(p, before.M if p.last_early else M)
+def results(context: Context, wraps: Wraps = NONE, take: Take = computed) -> dict[str, Array]:
+    """Results of a program, which has some mistakes, with a hook at every op of every token."""
+    hook, after = prepared(Hook(context, wraps, context.mask(), take))
+    params, context = hook.context.params, with_cumulated(hook.context)
+    hook = replace(hook, context=context)
+    by = divisors(hook) if params.of.second == "z" else None
+    M = first = hook.point("first/M", 0, same, context.first("M"))
+    S = first_S = None
+    if params.of.second == "S":
+        S = first_S = hook.point("first/S", 0, same, context.first("S"))
+    reads = []
+    for t in range(context.tokens):
+        hook.values.clear()
+        before = hook.start("M", t, M, first), None if S is None else hook.start("S", t, S, first_S)
+        gate = _gate(hook, t)
+        M, S = _after_token(hook, t, gate, *before)
+        reads.append(_read(hook, t, gate, before, M, None if by is None else by.each[t]))
+    last = hook.point("out/M", context.tokens - 1, context.matrix, M)
     after |= {} if by is None else {"out/z": by.z}
-    after |= {"out/S": in_layout(p, S)} if own.of.second == "S" else {}
+    after |= {} if S is None else {"out/S": hook.point("out/S", 0, context.matrix, S)}
     return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
 
 
-def _after_token(
-    p: Program, x: Inputs, t: int, gate: Array, state: momentum.Moved, writes: Any, by: Any
-) -> tuple[momentum.Moved, list[Array]]:
-    """The state after a token, and the memory after each of its steps."""
-    M, own = state.M, p.own
-    if own.of.second == "S":
-        if writes is False:
-            after = momentum.at_rest(p, x, t, gate, state, by)
-        else:
-            after = momentum.after_token(p, x, t, gate, state, x[WRITTEN][..., t, :], writes, by)
-        return after, [after.M]
-    rows = []
-    for j in range(t * own.steps, (t + 1) * own.steps):
-        of_row = gate if j == t * own.steps or p.gate_steps else None
-        M = _after_row(p, x, j, of_row, M, writes, by)
-        rows.append(M)
-    return momentum.Moved(M, state.S), rows
+def _gate(hook: Hook, t: int) -> Array:
+    """The gate of a token, for all channels or for each; None for 1 (DPLR-1)."""
+    context = hook.context
+    if context.params.of.gated == "heads":
+        return hook("gate", t, partial(_of_heads, context.tensors["in/v"]))
+    name = context.gate
+    if not name:
+        return None
+    w = context.row(name, t)
+    if name == "in/retain":
+        return hook("gate", t, same, w)
+    if context.params.gate_formula is not None:
+        w = hook("log_gate", t, same, w)
+    return hook("gate", t, lambda log: context.rounding.touch(ops.exp(log)), w)
 
 
-def _masked(
-    p: Program,
-    x: Inputs,
-    t: int,
-    gate: Array,
-    before: momentum.Moved,
-    writes: Any,
-    by: Any,
-    read: Callable[[], Array],
+def _of_heads(v: Array) -> Array:
+    """Gates 1 - 2^(-5 - h) of retention (DPLRCASE-3)."""
+    heads = 1.0 - 0.5 ** (5.0 + np.arange(v.shape[-3] if len(v.shape) > 2 else 1))
+    each = heads.astype(v.dtype) if len(v.shape) > 2 else heads.astype(v.dtype)[0]
+    return ops.zeros_like(v, shape=v.shape[:-2]) + each
+
+
+def _after_token(hook: Hook, t: int, gate: Array, M: Array, S: Array) -> tuple[Array, Array]:
+    """The memory after a token, and its momentum where it has one."""
+    params = hook.context.params
+    if params.of.second == "S":
+        return momentum.after_token(hook, t, gate, M, S)
+    for j in range(t * params.steps, (t + 1) * params.steps):
+        M = _after_row(hook, j, gate, M)
+    return M, S
+
+
+def _after_row(hook: Hook, j: int, gate: Array, M: Array) -> Array:
+    """The memory after one erase and write, which the first of a token decays before (DPLR-2 to DPLR-4)."""
+    context, (t, step) = hook.context, divmod(j, hook.context.params.steps)
+    rest = M if step else hook.point("rest/M", t, same, M)
+    if hook.mask[t] is False:
+        return hook.write("M", j, rest, same)
+    k, before = context.row(WRITTEN, j), M
+    if step:
+        before = hook.point("later", t, same, M)
+    elif gate is not None:
+        before = hook("decayed", j, decayed, M, gate)
+    of = M if context.params.order == "after_error" else before
+    if context.params.of.erase == "error":
+        arguments = (before, None, None, None, _change(hook, j, of), k)
+    else:
+        v = _value(hook, j)
+        arguments = (before, *_erase(hook, j, of), v, k)
+    return hook.write("M", j, rest, partial(written, context), *arguments)
+
+
+def written(
+    context: Context, M: Array, found: Array, write: Array, scale: Array, added: Array, k: Array
 ) -> Array:
-    """The read of a token that is not active in some row or in any (DPLRCASE-28)."""
-    if p.own.masked_read == "zero":
-        shape = (*x["in/q"].shape[:-2], x["in/v"].shape[-1])
-        return chosen(writes, read, ops.zeros_like(x["in/v"], shape=shape))
-    program = p._replace(take=computed)  # what is read alone is no op of the trace
-    after, rows = _after_token(program, x, t, gate, before, True, by)
-    around = before.M, rows[0] if p.reads == "first step" else after.M
-    return chosen(writes, read, _read(program, x, t, around, gate, True, by))
+    """M - diag(e) found b^T + added k^T, where something is erased (DPLR-2, DPLR-18)."""
+    M = M if found is None else erased(context, M, found, write, scale)
+    return plus(context, M, added, k)
 
 
-def _divided(p: Program, read: Callable[[], Array], by: Divisors | None, t: int) -> Array:
-    """The read of a token, over its divisor where there is one (DPLR-19)."""
-    return read() if by is None or p.normaliser == "absent" else read() / by.each[t]
+def _value(hook: Hook, j: int) -> Array:
+    """The value that a row writes."""
+    v = hook.context.row("in/v", j)
+    if hook.context.params.of.erase != "gates":
+        return v
+    return hook("value", j, lambda v, g: g * v, v, hook.context.row("in/write_gate", j))
 
 
-def _restored(p: Program, first: Array, M: Array) -> Array:
-    """The memory after a reset."""
-    if p.reset_to_zero:
-        return ops.zeros_like(first, shape=first.shape)
-    # the value is that of the first memory, the slope that of the one before
-    return first + (M - ops.stop_gradient(M)) if p.held == "reset" else first
+def _change(hook: Hook, j: int, of: Array) -> Array:
+    """What a row with a step size adds along its key, beta (v - found) (DPLR-8)."""
+    context = hook.context
+    v, rate = context.row("in/v", j), context.row("in/beta", j)
+    read = hook("erase_read", j, same, context.row(context.params.of.read, j))
+    found = hook("found", j, partial(found_in, context), of, read)
+    return hook("change", j, _beta_of, found, v, rate)
 
 
-def _seen(
-    p: Program, x: Inputs, t: int, before: Array, M: Array, gate: Array, writes: Any, rounding: Any
-) -> Array:
-    """The memory that the query of a token reads."""
-    if p.reads == "before":
-        return before
-    if p.reads == "decayed":
-        return before if gate is None else gate * before
-    if "in/bonus" not in x or writes is False:
-        return M
-    u = x["in/bonus"] * x[WRITTEN][..., t, :]
-    of = M if p.bonus_of == "after" else before
-    of = gate * of if p.bonus_of == "decayed" and gate is not None else of
-    pair = partial(rounding.way.scaled_sum, x["in/v"][..., t, :, None], u[..., None, :], of)
-    return chosen(writes, pair, M)
+def _beta_of(found: Array, v: Array, rate: Array) -> Array:
+    """beta (v - found)."""
+    return of_rows(rate, v) * (v - found)
+
+
+def _erase(hook: Hook, j: int, of: Array) -> tuple[Array, Array, Array]:
+    """What the erase of a row finds, along which vector it takes that away, and factors of rows.
+
+    Each is None where there is none; vectors are those of the member (DPLR-8).
+    """
+    context, kind = hook.context, hook.context.params.of.erase
+
+    def row(name: str) -> Array:
+        return context.row(f"in/{name}", j)
+
+    scale = row("erase_scale") if context.has("in/erase_scale") else None
+    if kind == "gates":
+        k = context.row(WRITTEN, j)
+        key, gate = row("k"), row("erase_gate")
+        read = hook("erase_read", j, lambda gate, key: gate * key, gate, key)
+        write = hook("erase_write", j, same, k)
+    elif kind == "alpha":
+        read = hook("erase_read", j, lambda x: -x, row("alpha"))
+        write = hook("erase_write", j, same, row("beta"))
+    elif kind == "kk":
+        kk, rate = row("kk"), row("a")
+        read = hook("erase_read", j, same, kk)
+        write = hook("erase_write", j, lambda kk, rate: kk * rate, kk, rate)
+    elif context.has("in/erase_read"):
+        read = hook("erase_read", j, same, row("erase_read"))
+        write = hook("erase_write", j, same, row("erase_write"))
+    else:
+        return None, None, None
+    return hook("found", j, partial(found_in, context), of, read), write, scale
 
 
 def _read(
-    p: Program, x: Inputs, t: int, around: tuple[Array, Array], gate: Array, writes: Any, by: Any
+    hook: Hook, t: int, gate: Array, before: tuple[Array, Array], M: Array, divisor: Array
 ) -> Array:
-    """The read of a token from the memories before and after it, by a rounding."""
-    seen, q = _seen(p, x, t, *around, gate, writes, by), x["in/q"][..., t, :]
-    if p.own.query_groups > 1:
-        seen = ops.index(seen, (..., p.own.states(q.shape[-2]), slice(None), slice(None)))
-    root = np.sqrt(seen.shape[-2 if p.scale_of_rows else -1]).astype(q.dtype)
-    y = by.way.matmul(seen, q[..., None])[..., 0]
-    for _ in range(0 if p.own.scale == 1 else p.scales):
-        y = y / root
-    if p.held != "scale":
-        return y
-    # a value of 0, of the slope that brings that of the query to the one without the scale
-    rest = by.way.matmul(ops.stop_gradient(seen), (q - q / root)[..., None])[..., 0]
-    return y + (rest - ops.stop_gradient(rest))
+    """The read of a token (DPLR-5, DPLR-19), which may be masked (DPLRCASE-28).
 
-
-def _of_value_heads(p: Program, inputs: Inputs, rounding: Any) -> tuple[dict[str, Array], Seconds]:
-    """Inputs with keys and queries under their norm, one for each value head, and a second state."""
-    own, x = p.own, dict(inputs)
-    for name in ("in/k", "in/q"):
-        if own.norm(name) == "l2":
-            length = _length(p, x[name], rounding)
-            z = x[name] / (ops.stop_gradient(length) if p.held == "norm" else length)
-            x[name] = _hooked(p, name, z)
-    if p.scale_of_keys:
-        x["in/k"] = x["in/k"] / np.sqrt(x["in/k"].shape[-1]).astype(x["in/k"].dtype)
-    x |= {"bare key": inputs["in/k"], WRITTEN: x["in/k"]}
-    after: Seconds = {}
-    if own.of.second == "A":
-        x[WRITTEN], after["out/A"] = preconditioned(p, x, rounding)
-    queries = ("in/q",) if own.query_groups == 1 else ()
-    for name in ("in/k", *queries, "bare key", WRITTEN):
-        x[name] = x[name] if own.groups == 1 else _spread(p, x[name])
-    return x, after
-
-
-def _length(p: Program, z: Array, rounding: Any) -> Array:
-    """The length of keys or queries, with eps under the root or a floor."""
-    square = rounding.way.matmul(z[..., None, :], z[..., :, None])[..., 0]
-    floor = p.own.of.floor
-    if not floor:
-        inside, outside = (0.0, p.own.norm_eps) if p.bare_eps else (p.own.norm_eps, 0.0)
-        return rounding.touch(ops.sqrt(square + inside) + outside)
-    short = ops.less(square, floor**2)
-    return ops.where(short, floor, rounding.touch(ops.sqrt(ops.where(short, 1.0, square))))
-
-
-def _hooked(p: Program, name: str, z: Array) -> Array:
-    """Keys or queries under their norm, row by row through the hook."""
-    rows = []
-    for i in range(z.shape[-2]):
-        compute = partial(ops.index, z, (..., i, slice(None)))
-        rows.append(p.take("q", i, compute) if name == "in/q" else p.row("k", i, compute))
-    return ops.stack(rows, axis=-2)
-
-
-def _spread(p: Program, z: Array) -> Array:
-    """Rows of key heads as rows of value heads."""
-    heads, each, met = z.shape[-3], [], set[int]()
-    for i in range(heads * p.own.groups):
-        robin = p.round_robin or p.own.group_order == "round_robin"
-        head = i % heads if robin else i // p.own.groups
-        row = z[..., head, :, :]
-        each.append(ops.stop_gradient(row) if p.held == "heads" and head in met else row)
-        met.add(head)
-    return ops.stack(each, axis=-3)
-
-
-def _gate(p: Program, x: Inputs, t: int, rounding: Any) -> Array:
-    """The gate of a token as (..., 1, d_in or 1), None for 1."""
-    v, by_head = x["in/v"], p.own.of.gated == "heads"
-    name = next((each for each in ("in/log_retain", "in/retain") if each in x), "")
-    if not (by_head or name):
-        return None
-    one = by_head or len(x[name].shape) < len(v.shape)
-    w = None if by_head else x[name][(..., t) if one else (..., t, slice(None))]
-    if p.own.gate_formula is not None and name == "in/log_retain":
-        w = p.take("log_gate", t, partial(as_it_is, w))
-
-    def compute() -> Array:
-        if by_head:
-            heads = 1.0 - 0.5 ** (5.0 + np.arange(v.shape[-3] if len(v.shape) > 2 else 1))
-            each = heads.astype(v.dtype) if len(v.shape) > 2 else heads.astype(v.dtype)[0]
-            return ops.zeros_like(v, shape=v.shape[:-2]) + each
-        if name == "in/retain":
-            return w
-        each = rounding.touch(ops.exp(w))
-        if p.held == "log":  # the value is that of exp, the slope 1
-            each = ops.stop_gradient(each) + (w - ops.stop_gradient(w))
-        return each
-
-    each = p.take("gate", t, compute)
-    each = ops.stop_gradient(each) if p.held == "gate" else each
-    if one:
-        return each[..., None, None]
-    return each[..., :, None] if p.gate_rows else each[..., None, :]
-
-
-def _after_row(
-    p: Program, x: Inputs, j: int, gate: Array, M: Array, writes: Any, rounding: Any
-) -> Array:
-    """The memory after a row, which a token that is not active leaves as it is."""
-    t, step = divmod(j, p.own.steps)
-    store = p.store(x, t, rounding) if step + 1 == p.own.steps else as_it_is
-    silent = gate * M if p.gate_silent and gate is not None else M
-    if writes is False:
-        return p.row("M", j, lambda: store(silent))
-    after = _written(p, x, j, gate, M, rounding.way)
-    return p.row("M", j, lambda: store(chosen(writes, after, silent)))
-
-
-def _written(p: Program, x: Inputs, j: int, gate: Array, M: Array, way: Any) -> Callable[[], Array]:
-    """What computes the memory after one erase and write; ops before it are computed."""
-    k = x[WRITTEN][..., j, :]
-    k = ops.stop_gradient(k) if p.held == "key of write" else k
-    k = _rate(x, j) * k if p.beta_on_keys else k
-
-    def decayed(M: Array) -> Array:
-        return M if gate is None else p.row("decayed", j, lambda: gate * M)
-
-    before = M if p.gate_after else decayed(M)
-    of = M if p.own.order == "after_error" else before
-    apart = p.erase_late or p.gate_after == "erase" or p.beta_on_keys
-    if p.own.of.erase == "error" and not apart:
-        added = _change(p, x, j, of, way)
+    Args:
+        before: memory and momentum that the token found.
+        M: the memory after it.
+    """
+    context, writes = hook.context, hook.mask[t]
+    arguments, compute = _asked(hook, t, before[0], M, divisor), partial(_one, hook, t, M)
+    if context.params.masked_read == "memory" or writes is True:
+        return hook("y", t, partial(_divided, compute), *arguments)
+    others: Sequence[Array] = ()
+    if context.params.masked_read == "zero":
+        shape = (*context.tensors["in/q"].shape[:-2], context.tensors["in/v"].shape[-1])
+        other = ops.zeros_like(context.tensors["in/v"], shape=shape)
     else:
-        added = _value(p, x, j)
-        if p.erase_late:
-            before = of = _plus(way, before, added, k)
-        before = _erased(p, x, j, before, of, way)
-        if p.erase_late:
-            return lambda: before
-        before = decayed(before) if p.gate_after == "erase" else before
-    if p.gate_after == "write":
-        late = decayed(_plus(way, before, added, k))
-        return lambda: late
-    return lambda: _plus(way, before, added, k)
+        alone, others = hook.alone(), _made(hook, t, gate, before)
+        after, _ = _after_token(alone, t, gate, *before)
+        asked = _asked(alone, t, before[0], after, None)
+        other = alone("y", t, partial(_divided, partial(_one, alone, t, after)), *asked)
+
+    def masked(*each: Array) -> Array:
+        return chosen(writes, lambda: compute(*each), other)
+
+    return hook("y", t, partial(_divided, masked), *arguments, *others)
 
 
-def _plus(way: Any, M: Array, x: Array, y: Array) -> Array:
-    """M + x y^T."""
-    return way.scaled_sum(x[..., :, None], y[..., None, :], M)
+def _asked(hook: Hook, t: int, before: Array, M: Array, divisor: Array) -> tuple[Array, ...]:
+    """Arguments of a read: a memory, the query, a divisor, and what a bonus is with."""
+    context, q = hook.context, hook.context.row("in/q", t)
+    if not context.has("in/bonus"):
+        return (M, q, divisor, None, None, None)
+    if hook.mask[t] is False:  # M_{t-1} alone
+        return (context.label(M, ("M",), t - 1), q, divisor, None, None, None)
+    bonus = context.label(context.tensors["in/bonus"], ("in/bonus",), t)
+    return (before, q, divisor, bonus, context.row("in/v", t), context.row(WRITTEN, t))
 
 
-def _value(p: Program, x: Inputs, j: int) -> Array:
-    """The value that a row writes, under its own rate."""
-    v, kind = x["in/v"][..., j, :], p.own.of.erase
-    if kind == "gates":
-        return p.row("value", j, lambda: x["in/write_gate"][..., j, :] * v)
-    if kind == "error" and p.no_beta != "write" and not p.beta_on_keys:
-        return _rate(x, j) * v
-    return v
+def _divided(read: Callable[..., Array], M: Array, q: Array, divisor: Array, *rest: Array) -> Array:
+    """A read over its divisor, where it has one (DPLR-19)."""
+    y = read(M, q, *rest)
+    return y if divisor is None else y / divisor[..., None]
 
 
-def _change(p: Program, x: Inputs, j: int, of: Array, way: Any) -> Array:
-    """What a row with a step size adds along its key, beta (v - found)."""
-    v, rate = x["in/v"][..., j, :], _rate(x, j)
-    erase = _erase(p, x, j)
-    found = None if erase is None else _found(p, j, of, erase, way)
-
-    if p.erases == "of values":
-        k = x[WRITTEN][..., j, :]
-        return rate * (k - way.matmul(of.swapaxes(-1, -2), v[..., None])[..., 0])
-
-    def compute() -> Array:
-        if found is None:
-            return rate * v
-        if p.held in ("rate of erase", "rate of write"):
-            fixed = ops.stop_gradient(rate)
-            erase_rate, write_rate = (fixed, rate) if p.held == "rate of erase" else (rate, fixed)
-            return write_rate * v - erase_rate * found
-        taken = -found if p.erases == "adds" else found
-        if not p.no_beta:
-            return rate * (v - taken)
-        return v - rate * taken if p.no_beta == "write" else rate * v - taken
-
-    return p.row("change", j, compute)
+def _one(
+    hook: Hook, t: int, after: Array, M: Array, q: Array, bonus: Array, v: Array, k: Array, *_: Any
+) -> Array:
+    """s M q, with a bonus s (M + v (u k)^T) q, where the token is active (DPLR-5)."""
+    context = hook.context
+    if bonus is not None:
+        pair = partial(plus, context, M, v, bonus * k)
+        M = chosen(hook.mask[t], pair, after)
+    if context.params.query_groups > 1:
+        heads = context.params.states(q.shape[-2])
+        M = ops.index(M, (..., heads, slice(None), slice(None)))
+    y = context.arithmetic.matmul(M, q[..., None])[..., 0]
+    if context.params.scale == 1:
+        return y
+    root = np.sqrt(M.shape[-1]).astype(q.dtype)
+    return hook.point("scale", t, lambda y, root, *_: y / root, y, root, M, q)
 
 
-def _erased(p: Program, x: Inputs, j: int, M: Array, of: Array, way: Any) -> Array:
-    """A memory without what the erase of a row finds in another one."""
-    erase = _erase(p, x, j)
-    if erase is None:
-        return M
-    found = _found(p, j, of, erase, way)
-    taken = erase.taken(found)
-    return _plus(way, M, taken if p.erases == "adds" else -taken, erase.write)
-
-
-def _found(p: Program, j: int, of: Array, erase: Erase, way: Any) -> Array:
-    """What an erase finds in a memory."""
-
-    def compute() -> Array:
-        found = way.matmul(of, erase.read[..., None])[..., 0]
-        return ops.stop_gradient(found) if p.held == "erase" else found
-
-    return p.row("found", j, compute)
-
-
-class Erase(NamedTuple):
-    """What an erase reads, along which vector it takes that away, and the factors of its rows."""
-
-    read: Array
-    write: Array
-    scale: Array = None
-
-    def taken(self, found: Array) -> Array:
-        """What the erase takes away of what it finds (DPLR-18)."""
-        return found if self.scale is None else self.scale * found
-
-
-def _rate(x: Inputs, j: int) -> Array:
-    """The step size of a row as (..., 1), or (..., d_out) where each value has its own."""
-    rate = x["in/beta"]
-    return rate[..., j, :] if len(rate.shape) == len(x["in/v"].shape) else rate[..., j, None]
-
-
-def _erase(p: Program, x: Inputs, j: int) -> Erase | None:
-    """The erase of a row, its vectors through the hook; None for no erase."""
-    erase = None if p.erases == "nothing" else _bare_erase(p, x, j)
-    if erase is None:
-        return None
-    read = p.row("erase_read", j, lambda: erase.read)
-    read = ops.stop_gradient(read) if p.held == "erase_read" else read
-    return Erase(read, p.row("erase_write", j, lambda: erase.write), erase.scale)
-
-
-def _bare_erase(p: Program, x: Inputs, j: int) -> Erase | None:
-    """The erase of a row by the member's formula; None for no erase."""
-    kind, k = p.own.of.erase, x[WRITTEN][..., j, :]
-    asked = x[p.erase_of if p.erase_of in ("bare key", WRITTEN) else "in/k"][..., j, :]
-    if kind == "error":
-        read = asked if p.erase_of else x[p.own.of.read][..., j, :]
-        if p.no_beta == "erase":
-            return Erase(read, k)
-        rate = _rate(x, j)
-        return (
-            Erase(read, k, rate)
-            if rate.shape[-1] > 1 and not p.beta_on_keys
-            else Erase(read, rate * k)
-        )
-    if kind == "gates":
-        gate = x["in/erase_gate"][..., j, :]
-        return Erase(asked, gate * k) if p.erase_crossed else Erase(gate * asked, k)
-    if kind == "alpha":
-        return Erase(-x["in/alpha"][..., j, :], x["in/beta"][..., j, :])
-    if kind == "kk":
-        kk, rate = x["in/kk"][..., j, :], x["in/a"][..., j, :]
-        return Erase(kk * rate, kk) if p.erase_crossed else Erase(kk, kk * rate)
-    if "in/erase_read" in x:
-        scale = x["in/erase_scale"][..., j, :] if "in/erase_scale" in x else None
-        return Erase(x["in/erase_read"][..., j, :], x["in/erase_write"][..., j, :], scale)
-    return None
+def _made(hook: Hook, t: int, gate: Array, before: tuple[Array, Array]) -> tuple[Array, ...]:
+    """What a token's write is made of, where somebody asks (DPLRCASE-28)."""
+    context, steps = hook.context, hook.context.params.steps
+    if context.label is unlabelled:
+        return ()
+    seconds = [hook.before[name] for name in "Az" if name in hook.before]
+    keys = ["in/k"] if context.params.norm("in/k") == "l2" else []
+    rest = axes_of(context.tensors).keys() - {"in/active", "in/reset", "in/y_bar", *keys, *TOKENS}
+    names = [*keys, *sorted(name for name in rest if name.startswith("in/"))]
+    rows = [context.row(n, j) for n in names for j in range(t * steps, (t + 1) * steps)]
+    return (*before, *seconds, gate, *rows)

@@ -5,13 +5,13 @@ Written from the clause; it shares no code with `rules.normalised_reads`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.program import Inputs, Program, as_it_is, chosen, writers
+from atlas_ref.oracle.dplr.context import chosen, same
+from atlas_ref.oracle.dplr.hook import Hook
 from atlas_ref.types import Array
 from tape import ops
 
@@ -20,59 +20,47 @@ EPS = 1e-10
 
 
 class Divisors(NamedTuple):
-    """A divisor of each token's read, (..., 1), and the sum of keys after the last token."""
+    """A divisor of each token's read, (...), and the sum of keys after the last token."""
 
     each: list[Array]
     z: Array
 
 
-def divisors(p: Program, x: Inputs, inputs: Inputs, rounding: Any) -> Divisors:
-    """What every read is divided by (DPLR-19).
-
-    Args:
-        x: keys and queries of value heads, under their norms.
-        inputs: with the tokens that are active, and resets.
-    """
-    v, k, n = x["in/v"], x["in/k"], p.own.steps
-    first = ops.zeros_like(v, shape=(*v.shape[:-2], k.shape[-1]))
-    if "in/z0" in x and not p.sum_from_zero:
-        first = x["in/z0"]
-    z, found = first, []
-    for t in range(x["in/q"].shape[-2]):
-        if "in/reset" in inputs and inputs["in/reset"][t]:
-            z = ops.zeros_like(first) if p.reset_to_zero else first
-        z = ops.stop_gradient(z) if p.held == "memory" and t else z
-        before = z
-        writes, as_if = writers(inputs, t), z
-        for j in range(t * n, (t + 1) * n):
-            store = p.store(x, t, rounding) if (j + 1) % n == 0 else as_it_is
-            as_if = as_if + k[..., j, :]
-            z = p.row("z", j, partial(_added, z, k[..., j, :], writes, store))
-        seen = before if "before" in (p.normaliser, p.reads) else z
-        if p.own.masked_read == "written" and writes is not True:
-            seen = chosen(writes, partial(as_it_is, seen), as_if)
-        found.append(_divisor(p, x, t, seen, rounding))
+def divisors(hook: Hook) -> Divisors:
+    """What every read is divided by (DPLR-19)."""
+    context, n, found = hook.context, hook.context.params.steps, []
+    written = context.params.masked_read == "written" and context.masked
+    z = first = context.first("z")
+    for t in range(context.tokens):
+        z = before = as_if = hook.start("z", t, z, first)
+        keys = [context.row("in/k", j) for j in range(t * n, (t + 1) * n)]
+        for j, key in enumerate(keys, t * n):
+            as_if = as_if + key if written else as_if
+            z = hook.write("z", j, z, _added, z, key)
+        others = (before, *keys) if written else ()
+        compute = partial(_divisor, hook, t, as_if if written else None)
+        found.append(hook("normaliser", t, compute, z, *others, context.row("in/q", t)))
     return Divisors(found, z)
 
 
-def _added(z: Array, key: Array, writes: Any, store: Callable[[Array], Array]) -> Array:
-    """The sum with one key more where the token is active, as it is stored."""
-    return store(chosen(writes, lambda: z + key, z))
+def _added(z: Array, key: Array) -> Array:
+    return z + key
 
 
-def _divisor(p: Program, x: Inputs, t: int, z: Array, rounding: Any) -> Array:
-    """The scaled query's share of the sum, and eps."""
+def _divisor(hook: Hook, t: int, as_if: Array, z: Array, *others: Array) -> Array:
+    """The scaled query's share of the sum, and eps.
 
-    if p.own.query_groups > 1:
-        z = ops.index(z, (..., p.own.states(x["in/q"].shape[-3]), slice(None)))
-
-    def compute() -> Array:
-        share = rounding.way.matmul(z[..., None, :], x["in/q"][..., t, :, None])[..., 0, 0]
-        if p.own.scale != 1 and p.normaliser != "bare":
-            share = share / np.sqrt(z.shape[-1]).astype(share.dtype)
-        return share + np.asarray(EPS, share.dtype)
-
-    divisor = p.take("normaliser", t, compute)[..., None]
-    if p.normaliser == "at least 1":
-        divisor = ops.where(ops.less(divisor, 1.0), 1.0, divisor)
-    return ops.stop_gradient(divisor) if p.held == "normaliser" else divisor
+    Args:
+        as_if: the sum of a token as if it were written, None where masked tokens read no such thing.
+        others: what that is made of, and the query.
+    """
+    context, q, writes = hook.context, others[-1], hook.mask[t]
+    if as_if is not None and writes is not True:
+        z = chosen(writes, partial(same, z), as_if)
+    if context.params.query_groups > 1:
+        z = ops.index(z, (..., context.params.states(q.shape[-2]), slice(None)))
+    share = context.arithmetic.matmul(z[..., None, :], q[..., :, None])[..., 0, 0]
+    if context.params.scale != 1:
+        root = np.sqrt(z.shape[-1]).astype(share.dtype)
+        share = hook.point("share", t, ops.divide, share, root)
+    return share + np.asarray(EPS, share.dtype)

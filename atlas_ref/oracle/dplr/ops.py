@@ -1,17 +1,25 @@
-"""The ops of a case of rule dplr in the order of the loop, each with its inputs (DPLRCASE-11)."""
+"""The ops of a case of rule dplr, read off its loop, and the loop with a hook (DPLRCASE-11)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.dplr.formulas import BESIDE, GATES
-from atlas_ref.oracle.dplr.members import NEEDS
+from atlas_ref.oracle.dplr.context import EXACT, Context
+from atlas_ref.oracle.dplr.formulas import MADE
+from atlas_ref.oracle.dplr.hook import ROWS, kept
+from atlas_ref.oracle.dplr.loop import results
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
-from atlas_ref.oracle.dplr.program import named
-from atlas_ref.oracle.dplr.tensors import axes_of
+from atlas_ref.oracle.dplr.readings import reading
+from atlas_ref.oracle.dplr.readings.calls import taken
+from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: Name, inputs and clause of an op.
 Listed = tuple[str, tuple[str, ...], str]
@@ -25,170 +33,140 @@ CLAUSES = {
     "exponential": "GATES-21",
 }
 
+#: Ops in the order in which they are listed; those of a step of a row stand together.
+OPS = ("k", "A", "written_key", "log_gate", "gate", *ROWS[1:-1], "q", "z", "normaliser", "y")
+
 #: Ops that lie in the layout of the case.
 MATRICES = ("decayed", "S", "M")
 
 
-def listed(case: Case) -> list[Listed]:
-    """The ops that some token of a case computes."""
-    own, x = parsed(case.header), case.inputs
-    gate = next((name for name in GATES if name in x), "")
-    gated = bool(gate) or own.of.gated == "heads"
-    ops: list[Listed] = []
-    if own.norm("in/k") == "l2":
-        names = [named("k", j, own.steps) for j in range(own.steps)]
-        ops += [(name, ("in/k",), "DPLRCASE-2") for name in names]
-    if own.of.second == "A":
-        ops += _of_preconditioner(own)
-    if own.gate_formula is not None:
-        raw = (gate, *(name for name in BESIDE if name in x))
-        ops += [("log_gate", raw, CLAUSES[own.gate_formula]), ("gate", ("log_gate",), "DPLR-1")]
-    elif gated:
-        ops.append(("gate", (gate,) if gate else (), "DPLR-1" if gate else "DPLRCASE-3"))
-    for j in range(own.steps) if own.of.second != "S" else ():
-        ops += _of_row(own, x, j, gated=gated)
-    ops += _of_momentum(own, x, gated=gated) if own.of.second == "S" else []
-    if own.norm("in/q") == "l2":
-        ops.append(("q", ("in/q",), "DPLRCASE-2"))
-    ops += _of_normaliser(own, masked=_masked(x)) if own.of.second == "z" else []
-    return [*ops, _of_read(own, x)]
+def clauses(params: Parameters, *, silent: bool, masked: bool) -> dict[str, str]:
+    """The clause of each op of a case.
 
-
-def _of_momentum(own: Parameters, x: Any, *, gated: bool) -> list[Listed]:
-    """The error of a token, the momentum that takes it in, and the memory that this moves."""
-    if "in/active" in x and not np.any(x["in/active"]):
-        return [("S", ("S[t-1]",), "DPLR-7"), ("M", ("M[t-1]",), "DPLR-7")]
-    key = "k" if own.norm("in/k") == "l2" else "in/k"
-    decayed = "decayed" if gated else "M[t-1]"
-    of = decayed if own.order == "before_error" else "M[t-1]"
-    ops: list[Listed] = [("decayed", ("M[t-1]", "gate"), "DPLR-21")] if gated else []
-    return [
-        *ops,
-        ("momentum", ("in/log_momentum",), "DPLR-21"),
-        ("found", (of, "in/erase_key"), "DPLR-21"),
-        ("change", ("found", "in/v", "in/eta"), "DPLR-21"),
-        ("S", ("S[t-1]", "momentum", "change", key), "DPLR-21"),
-        ("M", (decayed, "S", _rates(x)), "DPLR-21"),
-    ]
-
-
-def _rates(x: Any) -> str:
-    """The tensor of step sizes, or of what a formula makes them of."""
-    return "in/beta_input" if "in/beta_input" in x else "in/beta"
-
-
-def _of_preconditioner(own: Parameters) -> list[Listed]:
-    """The running sum of squares, and the key under it."""
-    key = "k" if own.norm("in/k") == "l2" else "in/k"
-    sums = ("A[t-1]", key, "in/log_retain_precond", "in/beta_precond")
-    return [("A", sums, "DPLR-20"), ("written_key", ("A", key), "DPLR-20")]
-
-
-def _of_normaliser(own: Parameters, *, masked: bool) -> list[Listed]:
-    """The sum of keys after each row, and what a read is divided by."""
-    n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
-    ops: list[Listed] = []
-    for j in range(n):
-        before = named("z", j - 1, n) if j else named("z", n - 1, n) + "[t-1]"
-        key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
-        ops.append((named("z", j, n), (before, key), "DPLR-19"))
-    seen: tuple[str, ...] = (named("z", n - 1, n),)
-    if masked and own.masked_read == "written":  # also what the token would have added
-        seen += (named("z", n - 1, n) + "[t-1]", *(key for _, (_, key), _ in ops))
-    return [*ops, ("normaliser", (*dict.fromkeys(seen), query), "DPLR-19")]
-
-
-def _of_row(own: Parameters, x: Any, j: int, *, gated: bool) -> list[Listed]:
-    """The ops of one erase and write, the memory last."""
-    kind, n = own.of.erase, own.steps
-    clause = "DPLR-3" if own.order == "before_error" else "DPLR-2"
-    clause = "DPLR-4" if j else clause
-    before = named("M", j - 1, n) if j else named("M", n - 1, n) + "[t-1]"
-    if "in/active" in x and not np.any(x["in/active"]):
-        return [(named("M", j, n), (before,), "DPLR-7")]
-    key = named("k", j, n) if own.norm("in/k") == "l2" else "in/k"
-    written = "written_key" if own.of.second == "A" else key
-    ops: list[Listed] = []
-    current = before
-    if gated and not j:
-        ops.append((named("decayed", j, n), (before, "gate"), clause))
-        current = named("decayed", j, n)
-    added: tuple[str, ...] = ("in/v", written)
-    if kind != "none" and (kind != "given" or "in/erase_read" in x):
-        vectors = [(named(each, j, n), _source(own, each, key)) for each in _vectors(kind)]
-        ops += [(name, source, "DPLR-8" if own.member else "DPLR-2") for name, source in vectors]
-        of = before if own.order == "after_error" else current
-        ops.append((named("found", j, n), (of, vectors[0][0]), clause))
-        scale = ("in/erase_scale",) if "in/erase_scale" in x else ()
-        added = (named("found", j, n), named("erase_write", j, n), *scale, *added)
-    if kind == "gates":
-        ops.append((named("value", j, n), ("in/v", "in/write_gate"), "DPLR-8"))
-        added = (*added[:2], named("value", j, n), written)
-    if kind == "error":
-        ops.append((named("change", j, n), (added[0], "in/v", _rates(x)), "DPLR-8"))
-        added = (named("change", j, n), written)
-    return [*ops, (named("M", j, n), (current, *added), clause)]
-
-
-def _vectors(kind: str) -> tuple[str, ...]:
-    """Vectors of an erase that are ops: a change along the key has the one that is read."""
-    return ("erase_read",) if kind == "error" else ("erase_read", "erase_write")
-
-
-def _source(own: Parameters, vector: str, key: str) -> tuple[str, ...]:
-    """The tensors that a vector of an erase is made of (DPLRCASE-3)."""
-    kind, read = own.of.erase, vector == "erase_read"
-    if kind == "error":
-        return (key if own.of.read == "in/k" else own.of.read,)
-    if kind == "gates":
-        return ("in/erase_gate", key) if read else (key,)
-    if kind == "given":
-        return (f"in/{vector}",)
-    one, other = NEEDS[kind]
-    return (one if read else other,) if kind == "alpha" else (one,) if read else (one, other)
-
-
-def _of_read(own: Parameters, x: Any) -> Listed:
-    name, inputs, clause = _of_active(own, x)
-    if own.masked_read == "memory" or not _masked(x):
-        return name, inputs, clause
-    if own.masked_read == "written":  # also what the token would have written (DPLRCASE-28)
-        inputs = (*inputs, *(each for each in _of_pair(own, x) if each not in inputs))
-    return name, inputs, "DPLRCASE-28"
-
-
-def _masked(x: Any) -> bool:
-    """Whether some token is not active."""
-    return "in/active" in x and not np.all(x["in/active"])
-
-
-def _of_pair(own: Parameters, x: Any) -> tuple[str, ...]:
-    """What a token writes is made of, and the memory before it."""
-    made = {"in/active", "in/reset", "in/q", "in/y_bar", *GATES}
-    made |= {"in/k"} if own.norm("in/k") == "l2" else set()
-    rows = [each for each in axes_of(x) if each not in made]
-    key = [named("k", j, own.steps) for j in range(own.steps)] if "in/k" in made else []
-    gate = ["gate"] if own.of.gated == "heads" or set(GATES) & x.keys() else []
-    seconds = {
-        "A": ["A[t-1]"],
-        "S": ["S[t-1]"],
-        "z": [named("z", own.steps - 1, own.steps) + "[t-1]"],
+    Args:
+        silent: whether no token writes. masked: whether some token does not.
+    """
+    row = "DPLR-3" if params.order == "before_error" else "DPLR-2"
+    row = "DPLR-21" if params.of.second == "S" else row
+    state = "DPLR-7" if silent else row
+    read = "DPLR-19" if params.of.second == "z" else "DPLR-5"
+    return {
+        **dict.fromkeys(("k", "q"), "DPLRCASE-2"),
+        **dict.fromkeys(("A", "written_key"), "DPLR-20"),
+        "log_gate": CLAUSES.get(params.gate_formula or "", ""),
+        "gate": "DPLRCASE-3" if params.of.gated == "heads" else "DPLR-1",
+        **dict.fromkeys(("decayed", "found", "momentum"), row),
+        **dict.fromkeys(("erase_read", "erase_write"), "DPLR-8" if params.member else "DPLR-2"),
+        "value": "DPLR-8",
+        "change": "DPLR-21" if params.of.second == "S" else "DPLR-8",
+        **dict.fromkeys(("S", "M"), state),
+        **dict.fromkeys(("z", "normaliser"), "DPLR-19"),
+        "y": "DPLRCASE-28" if masked and params.masked_read != "memory" else read,
     }
-    last = named("M", own.steps - 1, own.steps) + "[t-1]"
-    return (last, *seconds.get(own.of.second, []), *gate, *key, *sorted(rows))
 
 
-def _of_active(own: Parameters, x: Any) -> Listed:
-    """The read of a token that is active."""
-    n, query = own.steps, "q" if own.norm("in/q") == "l2" else "in/q"
-    if own.of.second == "z":
-        return "y", (named("M", n - 1, n), query, "normaliser"), "DPLR-19"
-    if "in/bonus" not in x:
-        return "y", (named("M", n - 1, n), query), "DPLR-5"
-    key = "k" if own.norm("in/k") == "l2" else "in/k"
-    return "y", ("M[t-1]", query, "in/bonus", "in/v", key), "DPLR-5"
+class Graph:
+    """Ops of one run with the values that each was computed from.
+
+    Attributes:
+        inputs: op -> names of its inputs in the order in which they are met: an op of the same token,
+            in/NAME, or NAME[t-1] of what an earlier token left.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, dict[str, None]] = {}
+        self._kept: dict[str, dict[str, None]] = {}
+        #: What a value is by its id, and the value, which therefore stays alive.
+        self._values: dict[int, tuple[tuple[str, ...], int, Array]] = {}
+
+    def label(self, value: Array, names: tuple[str, ...], t: int) -> Array:
+        """A view of a value that is known by these names from now on."""
+        view = np.asarray(value).view()
+        self._values[id(view)] = (names, t, view)
+        return view
+
+    def take(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+        """The value of an op, whose arguments are noted."""
+        found = (self._kept if compute is kept else self.inputs).setdefault(op, {})
+        for value in arguments:
+            names, of, _ = self._values.get(id(value), ((), t, None))
+            for name in names:
+                found[name if name.startswith("in/") or of == t else f"{name}[t-1]"] = None
+        return self.label(compute(*arguments), (op,), t)
+
+    def sources(self, op: str) -> tuple[str, ...]:
+        """Inputs of an op at the tokens that compute it; of a state that all keep, what that is."""
+        return tuple(self.inputs.get(op) or self._kept.get(op, {}))
+
+    def names(self) -> list[str]:
+        """The ops in the order of the loop."""
+        return sorted({**self._kept, **self.inputs}, key=_place)
+
+
+def _place(op: str) -> tuple[int, int, int]:
+    step, _, bare = op.rpartition("/")
+    place = OPS.index(bare)
+    return (OPS.index(ROWS[1]) if bare in ROWS[1:-1] else place, int(step[4:] or 0), place)
+
+
+def listed(case: Case) -> list[Listed]:
+    """The ops that some token of a case computes, each with its inputs and clause.
+
+    They are those of one run of the loop, over a token that writes and one that does not.
+    """
+    params, graph, x = parsed(case.header), Graph(), case.inputs
+    active = np.asarray(x.get("in/active", np.ones(x["in/q"].shape[-2])), bool)
+    wrote = active.any(axis=tuple(range(active.ndim - 1)))
+    quiet = ~active.all(axis=tuple(range(active.ndim - 1)))
+    few = [int(np.argmax(each)) for each in (wrote, quiet) if each.any()]
+    given = reading.read(case, taken(x, list(dict.fromkeys(few))), ())
+    made = {each.name: tuple(n for n in each.raw if n in x) for each in MADE.values()}
+    sources = {name: raw for name, raw in made.items() if raw}
+    wide = {
+        n: z if z.dtype.kind in "biu" else z.astype(np.float64) for n, z in given.tensors.items()
+    }
+    with np.errstate(all="ignore"):
+        results(Context(params, wide, sources=sources, label=graph.label), take=graph.take)
+    known = clauses(params, silent=not wrote.any(), masked=bool(quiet.any()))
+    found = []
+    for op in graph.names():
+        step, _, bare = op.rpartition("/")
+        clause = (
+            "DPLR-4"
+            if step not in ("", "step0") and bare in ("decayed", "found", "M")
+            else known[bare]
+        )
+        found.append((op, graph.sources(op), clause))
+    return found
 
 
 def tokens(case: Case, op: str) -> tuple[int, ...]:
     """Tokens along the axis of an op, all of them."""
     return tuple(range(case.inputs["in/q"].shape[-2]))
+
+
+def run(
+    case: Case,
+    inputs: Mapping[str, Array],
+    take: Callable[..., Array],
+    way: Arithmetic,
+    chosen: Sequence[Reading] = (),
+) -> dict[str, Array]:
+    """Run a case with the hook `take` at every op of every token; its results (DPLRCASE-12).
+
+    Args:
+        take: called as take(op, t, compute, *arguments), where compute(*arguments) is the op at token t.
+        chosen: readings of the case, which keep its ops.
+    """
+    names = {name for name, _, _ in listed(case)} if chosen else set()
+    transposed = reading.read(case, inputs, chosen).params.state_layout == "(d_in, d_out)"
+
+    def hook(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+        if chosen and op not in names:
+            return compute(*arguments)
+        if transposed and op.rpartition("/")[2] in MATRICES:
+            laid = take(op, t, lambda *each: compute(*each).swapaxes(-1, -2), *arguments)
+            return laid.swapaxes(-1, -2)
+        return take(op, t, compute, *arguments)
+
+    return reading.run(inputs, case, EXACT._replace(way=way), chosen, take=hook)

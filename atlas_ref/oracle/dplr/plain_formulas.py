@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.context import Inputs
 from atlas_ref.oracle.dplr.formulas import RAW
-from atlas_ref.oracle.dplr.program import Inputs
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from tape import ops, plain

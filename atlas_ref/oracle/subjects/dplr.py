@@ -15,7 +15,7 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors, tracing
+from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors
 from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, overflow, reading
@@ -310,7 +310,7 @@ SUBJECT = Subject(
         word="dplr",
     ),
     tried_forms=tuple(forms.FORMS),
-    traced=Traced(ops=traced_ops.listed, run=tracing.run, tokens=traced_ops.tokens),
+    traced=Traced(ops=traced_ops.listed, run=traced_ops.run, tokens=traced_ops.tokens),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

@@ -453,6 +453,19 @@ def _plain(each: Any) -> ensemble.Plain:
     return lambda inputs, case, rounding: SEARCHED.run(inputs, case, rounding, (each,))
 
 
+@pytest.mark.clause("DPLRCASE-25")
+def test_a_key_of_a_momentum_without_a_gradient_of_its_write_has_none():
+    """The error reads with in/erase_key, so that a key is in the write alone."""
+    header = {**CASES["moved"].header.plain(), "parameters": {"member": "momentum_delta"}}
+    case = make(header, CASES["moved"].inputs)
+    (each,) = [one for one in listed.further(case) if one.name == "key of write held"]
+    own = ensemble.exact(case, grad=True)
+    held = ensemble.exact(case, grad=True, plain=_plain(each))
+    assert np.any(own["grad/k"])
+    assert not np.any(held["grad/k"])
+    assert all(np.array_equal(own[n], held[n]) for n in own if n != "grad/k")
+
+
 @pytest.mark.clause("IDENT-17")
 def test_noise_is_named_after_nothing():
     draw = np.random.default_rng(9)

@@ -11,6 +11,8 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import ops, parameters
+from atlas_ref.oracle.dplr.loop import results
+from atlas_ref.oracle.dplr.readings import listed, reading
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
@@ -137,6 +139,37 @@ def test_a_case_without_an_active_token_has_the_memory_and_reads_alone() -> None
     assert [op for op, _, _ in ops.listed(silent)] == ["k", "gate", "M", "y"]
     M = trace(silent)["trace/M"]
     assert np.array_equal(M, np.repeat(case.inputs["in/M0"][:, None], 5, axis=1))
+
+
+@pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
+@pytest.mark.parametrize(
+    ("name", "op", "inputs"),
+    [
+        ("keyed", "A", ("A[t-1]",)),
+        ("keyed", "written_key", ("A", "in/k")),
+        ("summed", "z", ("z[t-1]",)),
+        ("rwkv6", "y", ("M[t-1]", "in/q")),
+    ],
+)
+def test_where_no_token_is_active_nothing_of_a_write_is_an_input(
+    name: str, op: str, inputs: tuple[str, ...]
+) -> None:
+    """But where a masked token reads as if it had been written: that is no case of these."""
+    x = {**CASES[name].inputs, "in/active": np.zeros(5, np.uint8)}
+    header = CASES[name].header.plain()
+    header["parameters"] = {**header["parameters"], "masked_read": "memory"}
+    assert {each: sources for each, sources, _ in ops.listed(make(header, x))}[op] == inputs
+
+
+@pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
+def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
+    """A mistake of the loop, which takes another key, is another input of the op that reads it."""
+    graph, case = ops.Graph(), CASES["comba"]
+    context = reading.read(case, case.inputs, ())._replace(label=graph.label)
+    (mistake,) = [each for each in listed.mistakes(case) if each.name == "erase of key"]
+    results(context, {op: [wrap] for op, wrap in mistake.ops.items()}, graph.take)
+    assert graph.sources("erase_read") == ("in/k",)
+    assert {op: given for op, given, _ in ops.listed(case)}["erase_read"] == ("in/erase_key",)
 
 
 @pytest.mark.clause("DPLRCASE-12", "REPLAY-12", "REPLAY-23")

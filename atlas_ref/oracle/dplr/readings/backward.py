@@ -6,58 +6,59 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings import of_formulas
-from atlas_ref.oracle.dplr.readings.reading import RATES, Reading, Seen
+from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.readings import of_formulas, wraps
+from atlas_ref.oracle.dplr.readings.reading import RATES, Reading
 from atlas_ref.oracle.program import changes
 from tape import ops
 
 
-def held(at: Seen) -> Iterator[Reading]:
+def held(context: Context) -> Iterator[Reading]:
     """Readings in which a part of the backward pass is a constant."""
-    if name := at.gate:
+    if name := context.gate:
         yield _held("gate", "no gradient went through the gate")
         if (
-            at.own.gate_formula is None
+            context.params.gate_formula is None
             and name == "in/log_retain"
-            and np.isfinite(at.inputs[name]).all()
+            and np.isfinite(context.tensors[name]).all()
         ):
             words = "the gradient of in/log_retain was that of the gate"
             yield _held("log", words)
-    if at.erases:
+    if context.erases:
         yield _held("erase", "no gradient went through what the erase found")
         yield _held("erase_read", "no gradient went to what the erase read with")
-    if "l2" in (at.own.norm("in/q"), at.own.norm("in/k")):
+    if "l2" in (context.params.norm("in/q"), context.params.norm("in/k")):
         yield _held("norm", "the length in the norm of keys and queries was a constant")
-    if at.tokens > 1:
+    if context.tokens > 1:
         yield _held("memory", "no gradient went from a token to the memory before it")
-    if at.own.of.second == "z":
+    if context.params.of.second == "z":
         yield _held("normaliser", "no gradient went through what reads are divided by")
-    if at.own.of.second == "S" and at.tokens > 1:
+    if context.params.of.second == "S" and context.tokens > 1:
         yield _held("momentum", "no gradient went from a token to the momentum before it")
-    if at.own.of.second == "A":
+    if context.params.of.second == "A":
         yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
-    if at.own.groups > 1:
+    if context.params.groups > 1:
         yield _held("heads", "keys and queries had the gradient of the first value head of a group")
-    yield from _of_dropped(at)
+    yield from _of_dropped(context)
 
 
-def _of_dropped(at: Seen) -> Iterator[Reading]:
+def _of_dropped(context: Context) -> Iterator[Reading]:
     """Gradients that a tensor does not get, or that do not end where they should."""
-    kind = at.own.of.erase
+    kind = context.params.of.erase
     names = ("alpha", "beta") if kind == "alpha" else RATES.get(kind, ())
-    yield from of_formulas.held(at)
+    yield from of_formulas.held(context)
     for name in (*names, "erase_scale", "bonus", "M0"):
-        if f"in/{name}" in at.inputs and not (name == "beta" and at.own.beta_formula):
+        if f"in/{name}" in context.tensors and not (name == "beta" and context.params.beta_formula):
             change = changes.changed(f"in/{name}", ops.stop_gradient)
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)
-    if "in/M_bar" in at.inputs:
+    if "in/M_bar" in context.tensors:
         yield _held("last", "no gradient came from out/M")
-    if "in/reset" in at.inputs:
+    if "in/reset" in context.tensors:
         yield _held("reset", "gradients went through a reset to the tokens before it")
-    if at.own.scale != 1 and at.own.of.second != "z":
+    if context.params.scale != 1 and context.params.of.second != "z":
         yield _held("scale", "the gradient of in/q lacked the scale")
 
 
 def _held(part: str, words: str) -> Reading:
-    return Reading(f"{part} held", words, grad=True, program={"held": part})
+    return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])

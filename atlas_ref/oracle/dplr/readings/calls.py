@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 
 from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr.context import GATES, Context
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings.reading import GATES, Compute, Inputs, Reading, Seen
+from atlas_ref.oracle.dplr.readings.reading import Compute, Inputs, Reading
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.types import Array
 from tape import ops
@@ -29,37 +30,37 @@ SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}
 Enter = Callable[[Inputs, Inputs], Inputs]
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """What is lost, kept or read at a boundary, by the tokens of a part."""
-    parts = [size for size in SIZES if size < at.tokens]
-    second = at.own.of.second
+    parts = [size for size in SIZES if size < context.tokens]
+    second = context.params.of.second
     for size in parts:
         every = f"every {size} tokens"
         if second:
             word = SECONDS[second]
             yield _reading(f"the {word} was lost {every}", _parts(size, _without(second)))
         yield _reading(f"the memory was lost {every}", _parts(size, _nothing))
-        if set(LEFT.values()) & at.inputs.keys():
+        if set(LEFT.values()) & context.tensors.keys():
             yield _reading(f"the memory was the first one again {every}", _parts(size, _again))
         words = f"chunks of {size} tokens read the chunk before them and no earlier one"
         yield _reading(words, _history(size, size))
         yield _reading(f"a token read the last {size} tokens alone", _history(1, size - 1))
         yield _reading(f"the memory was rounded to bfloat16 {every}", _parts(size, _narrow))
     yield _reading("the memory was rounded to bfloat16 after each token", _parts(1, _narrow))
-    if second and "in/reset" in at.inputs:
+    if second and "in/reset" in context.tensors:
         word = SECONDS[second]
         yield _reading(f"the {word} ran on through a reset", _through(f"out/{second}"))
         yield _reading(f"the memory ran on through a reset, its {word} did not", _through("out/M"))
-    if "in/reset" not in at.inputs:
-        yield from _of_end(at)
-    yield from _of_padding(at)
-    if "in/reset" in at.inputs and "in/M0" in at.inputs and at.gate:
+    if "in/reset" not in context.tensors:
+        yield from _of_end(context)
+    yield from _of_padding(context)
+    if "in/reset" in context.tensors and "in/M0" in context.tensors and context.gate:
         for size in parts:
             words = f"a sequence decayed its first memory from the start of a chunk of {size} on"
             yield _reading(words, _decayed_from(size))
 
 
-def _reading(words: str, around: Callable[[Compute, Seen, Inputs], Inputs]) -> Reading:
+def _reading(words: str, around: Callable[[Compute, Context, Inputs], Inputs]) -> Reading:
     return Reading(words, words, around=around)
 
 
@@ -101,10 +102,10 @@ def sequences(x: Mapping[str, Array]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(sorted({0, *resets, x["in/q"].shape[-2]})))
 
 
-def _parts(size: int, enter: Enter) -> Callable[[Compute, Seen, Inputs], Inputs]:
+def _parts(size: int, enter: Enter) -> Callable[[Compute, Context, Inputs], Inputs]:
     """A program whose parts of some tokens enter with other states than those left."""
 
-    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             states = first
@@ -121,7 +122,7 @@ def _parts(size: int, enter: Enter) -> Callable[[Compute, Seen, Inputs], Inputs]
     return around
 
 
-def stopped(size: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+def stopped(size: int) -> Callable[[Compute, Context, Inputs], Inputs]:
     """A program in which no gradient goes from a part to the states before it."""
     return _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
 
@@ -142,10 +143,10 @@ def _without(second: str) -> Enter:
     return lambda states, first: {n: x for n, x in states.items() if n != f"in/{second}0"}
 
 
-def _history(size: int, behind: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+def _history(size: int, behind: int) -> Callable[[Compute, Context, Inputs], Inputs]:
     """A program whose parts start some tokens earlier, from nothing."""
 
-    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             for start in range(begin, end, size):
@@ -158,10 +159,10 @@ def _history(size: int, behind: int) -> Callable[[Compute, Seen, Inputs], Inputs
     return around
 
 
-def _through(name: str) -> Callable[[Compute, Seen, Inputs], Inputs]:
+def _through(name: str) -> Callable[[Compute, Context, Inputs], Inputs]:
     """A program in which one state runs on through resets."""
 
-    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             kept = {LEFT[name]: found[name]} if begin else {}
@@ -176,22 +177,22 @@ def _through(name: str) -> Callable[[Compute, Seen, Inputs], Inputs]:
 # -- the end of a call -----------------------------------------------------------------------------
 
 
-def _of_end(at: Seen) -> Iterator[Reading]:
+def _of_end(context: Context) -> Iterator[Reading]:
     """A last memory of some tokens earlier, whole chunks or all of them."""
-    count = at.tokens
+    count = context.tokens
     short = [count % size for size in SIZES if size < count and count % size]
     for behind in dict.fromkeys([*short, *range(2, 9), count]):
-        if not 1 < behind <= count or (behind == count and "in/M0" not in at.inputs):
+        if not 1 < behind <= count or (behind == count and "in/M0" not in context.tensors):
             continue
         words = f"out/M lacked the last {behind} tokens" if behind < count else "out/M was in/M0"
         yield _reading(words, partial(_early, behind))
 
 
-def _early(behind: int, compute: Compute, at: Seen, x: Inputs) -> Inputs:
+def _early(behind: int, compute: Compute, context: Context, x: Inputs) -> Inputs:
     found = compute(x)
-    if behind == at.tokens:
+    if behind == context.tokens:
         return {**found, "out/M": x["in/M0"]}
-    before = compute(taken(x, list(range(at.tokens - behind))))
+    before = compute(taken(x, list(range(context.tokens - behind))))
     return {**found, **{name: before[name] for name in LEFT if name in before}}
 
 
@@ -203,45 +204,47 @@ PADDING = {
 }
 
 
-def _of_padding(at: Seen) -> Iterator[Reading]:
-    begin, end = sequences(at.inputs)[-1]
+def _of_padding(context: Context) -> Iterator[Reading]:
+    begin, end = sequences(context.tensors)[-1]
     for size in SIZES:
         short = (end - begin) % size
-        if short and size < 2 * at.tokens + SIZES[0]:
+        if short and size < 2 * context.tokens + SIZES[0]:
             for words, (gate, writes) in PADDING.items():
                 said = f"a last chunk of {size} was filled up with {words}"
-                if gate == "copy" and not at.gate:
+                if gate == "copy" and not context.gate:
                     continue
                 yield _reading(said, partial(_padded, size - short, gate, writes))
 
 
-def _padded(count: int, gate: str, writes: bool, compute: Compute, at: Seen, x: Inputs) -> Inputs:
+def _padded(
+    count: int, gate: str, writes: bool, compute: Compute, context: Context, x: Inputs
+) -> Inputs:
     """A program that takes in rows behind the last token."""
     begin, end = sequences(x)[-1]
     found, part = compute(x), taken(x, [*range(begin, end), *[end - 1] * count])
     of = (np.arange(end - begin + count) < end - begin).astype(x["in/v"].dtype)
-    if gate == "one" and at.gate:
-        rows = of if at.gate in GATES and not at.by_channel else of[:, None]
-        full = part[at.gate]
-        part[at.gate] = rows * full + (1 - rows) * (0 if "log" in at.gate else 1)
+    if gate == "one" and context.gate:
+        rows = of if context.gate in GATES and not context.by_channel else of[:, None]
+        full = part[context.gate]
+        part[context.gate] = rows * full + (1 - rows) * (0 if "log" in context.gate else 1)
     if not writes:
         for name in ("in/k", "in/v", "in/erase_read", "in/alpha", "in/kk", "in/erase_key"):
             if name in part:
-                part[name] = np.repeat(of, at.own.steps)[:, None] * part[name]
+                part[name] = np.repeat(of, context.params.steps)[:, None] * part[name]
     last = compute(part)
     return {**found, **{name: last[name] for name in LEFT if name in last}}
 
 
-def _decayed_from(size: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
+def _decayed_from(size: int) -> Callable[[Compute, Context, Inputs], Inputs]:
     """A program whose sequences decay what they start from since the start of a chunk."""
 
-    def around(compute: Compute, at: Seen, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
         reads, found = [], dict[str, Array]()
         for begin, end in sequences(x):
             first = first_states(x)
             since = begin // size * size
             if since < begin:
-                first["in/M0"] = first["in/M0"] * _gates(at, x, since, begin)
+                first["in/M0"] = first["in/M0"] * _gates(context, x, since, begin)
             found = compute(_entering(taken(x, list(range(begin, end))), first))
             reads.append(found["out/y"])
         return {**found, "out/y": ops.concatenate(reads, axis=-2)}
@@ -249,12 +252,18 @@ def _decayed_from(size: int) -> Callable[[Compute, Seen, Inputs], Inputs]:
     return around
 
 
-def _gates(at: Seen, x: Inputs, begin: int, end: int) -> Array:
+def _gates(context: Context, x: Inputs, begin: int, end: int) -> Array:
     """The product of gates of some tokens, for a memory in the layout of the case."""
-    gate = x[at.gate][(..., slice(begin, end), slice(None))[: None if at.by_channel else 2]]
-    axis = -2 if at.by_channel else -1
-    logs = gate if "log" in at.gate else ops.log(gate)
+    gate = x[context.gate][
+        (..., slice(begin, end), slice(None))[: None if context.by_channel else 2]
+    ]
+    axis = -2 if context.by_channel else -1
+    logs = gate if "log" in context.gate else ops.log(gate)
     whole = ops.exp(ops.sum(logs, axis=axis))
-    if not at.by_channel:
+    if not context.by_channel:
         return whole[..., None, None]
-    return whole[..., None, :] if at.own.state_layout == "(d_out, d_in)" else whole[..., :, None]
+    return (
+        whole[..., None, :]
+        if context.params.state_layout == "(d_out, d_in)"
+        else whole[..., :, None]
+    )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.dplr.chunks import form, tokens
+from atlas_ref.oracle.dplr.context import Context
 from atlas_ref.oracle.dplr.readings.calls import SIZES
-from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading, Seen
+from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading
 
 #: Tokens of a chunk in calls that are shorter than any of `SIZES`.
 SHORT = (4, 8)
@@ -16,12 +17,12 @@ SHORT = (4, 8)
 OTHERS = (form.DIVISION, "cumulated gates in bfloat16", "dM dropped")
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """Every mistake of a chunk form, by the tokens of a chunk."""
-    if at.own.of.second or members.by_row(at.own.of, at.inputs):
+    if context.params.of.second or members.by_row(context.params.of, context.tensors):
         return
-    for size in sizes(at):
-        undecayed = form.UNDECAYED if at.gate else {}
+    for size in sizes(context):
+        undecayed = form.UNDECAYED if context.gate else {}
         for wrong, words in {**form.MISTAKES, **undecayed}.items():
             if wrong not in OTHERS:
                 said = f"in chunks of {size} {words}"
@@ -29,17 +30,17 @@ def mistakes(at: Seen) -> Iterator[Reading]:
                 yield Reading(said, said, around=_around(size, wrong), whole=whole)
 
 
-def sizes(at: Seen) -> list[int]:
+def sizes(context: Context) -> list[int]:
     """Tokens of chunks that are tried: the next one above all tokens is one chunk of padding."""
-    below = [size for size in (*SHORT, *SIZES) if size < at.tokens]
-    above = [size for size in SIZES if size >= at.tokens]
-    return [*(below if at.tokens <= SIZES[0] else below[len(SHORT) :]), *above[:1]]
+    below = [size for size in (*SHORT, *SIZES) if size < context.tokens]
+    above = [size for size in SIZES if size >= context.tokens]
+    return [*(below if context.tokens <= SIZES[0] else below[len(SHORT) :]), *above[:1]]
 
 
 def _around(size: int, wrong: str) -> Around:
-    def around(compute: Compute, at: Seen, inputs: Inputs) -> Inputs:
-        call = tokens.of_settings(at.own, inputs)
+    def around(compute: Compute, context: Context, inputs: Inputs) -> Inputs:
+        call = tokens.of_settings(context.params, inputs)
         y, M = form.run(call, size, wrong)
-        return {"out/y": y, "out/M": tokens.turned(M, at.own)}
+        return {"out/y": y, "out/M": tokens.turned(M, context.params)}
 
     return around

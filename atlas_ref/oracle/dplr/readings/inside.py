@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.readings import wraps
+from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
@@ -18,15 +20,15 @@ WIDTHS = (16, 32, 64, 128)
 LARGEST = 88.0
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """Keys and values that are exchanged, channels beyond a tile, raw numbers of another head."""
-    if at.square and at.own.groups == 1:
+    if context.square and context.params.groups == 1:
         said = "in/k and in/v were exchanged"
         yield Reading(said, said, inputs=changes.exchanged("in/k", "in/v"))
-        if at.own.of.erase == "error":
+        if context.params.of.erase == "error":
             said = "the erase read the memory the other way round, k - M^T v"
-            yield Reading(said, said, program={"erases": "of values"})
-    d_in, d_out = at.inputs["in/k"].shape[-1], at.inputs["in/v"].shape[-1]
+            yield Reading(said, said, ops=wraps.VALUES["erase of values"])
+    d_in, d_out = context.tensors["in/k"].shape[-1], context.tensors["in/v"].shape[-1]
     for width in WIDTHS:
         if width < d_in:
             said = f"key channels past {width} were left out"
@@ -34,7 +36,7 @@ def mistakes(at: Seen) -> Iterator[Reading]:
         if width < d_out:
             said = f"value channels past {width} were left out"
             yield Reading(said, said, inputs=_narrow(("in/v",), width))
-    yield from _of_formula(at)
+    yield from _of_formula(context)
 
 
 def _narrow(names: tuple[str, ...], width: int) -> changes.Change:
@@ -48,23 +50,23 @@ def _narrow(names: tuple[str, ...], width: int) -> changes.Change:
     return changed
 
 
-def _of_formula(at: Seen) -> Iterator[Reading]:
+def _of_formula(context: Context) -> Iterator[Reading]:
     """Biases and rates that are read by another stride, and raw numbers as they are."""
     for name in ("in/gate_bias", "in/gate_log_rate", "in/gate_floor"):
-        if name not in at.raw:
+        if name not in context.raw:
             continue
-        shape = tuple(at.raw[name].shape)
-        heads = at.inputs["in/v"].shape[-3] if len(at.inputs["in/v"].shape) > 2 else 1
+        shape = tuple(context.raw[name].shape)
+        heads = context.tensors["in/v"].shape[-3] if len(context.tensors["in/v"].shape) > 2 else 1
         for words, change in _strides(shape, heads).items():
             said = f"{name} was {words}"
             yield Reading(said, said, raw=changes.changed(name, change))
-    if at.own.gate_formula == "softplus":
+    if context.params.gate_formula == "softplus":
         said = "softplus was log(1 + e^x) in float32, where e^x overflows"
         yield Reading(said, said, formula="softplus without a bound")
-        if "in/gate_log_rate" in at.raw:
+        if "in/gate_log_rate" in context.raw:
             said = "in/gate_log_rate was under exp once more"
             yield Reading(said, said, raw=changes.changed("in/gate_log_rate", ops.exp))
-    if at.own.beta_formula is not None:
+    if context.params.beta_formula is not None:
         said = "the step size was under a sigmoid once more"
         sigmoid = changes.changed("in/beta", lambda x: 1 / (1 + ops.exp(-x)))
         yield Reading(said, said, inputs=sigmoid)

@@ -30,16 +30,16 @@ def mistakes(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
 
 def further(case: Case) -> list[Reading]:
     """Mistakes that are tried where no setting and no other mistake explains results (DPLRCASE-25)."""
-    at = read(case, case.inputs, ())
+    context = read(case, case.inputs, ())
     values = [
-        *factors.mistakes(at),
-        *forms.mistakes(at),
-        *calls.mistakes(at),
-        *rows.mistakes(at),
-        *inside.mistakes(at),
+        *factors.mistakes(context),
+        *forms.mistakes(context),
+        *calls.mistakes(context),
+        *rows.mistakes(context),
+        *inside.mistakes(context),
     ]
-    graded = "in/y_bar" in at.inputs or "in/M_bar" in at.inputs
-    return [*values, *(slopes.mistakes(at) if graded else [])]
+    graded = "in/y_bar" in context.tensors or "in/M_bar" in context.tensors
+    return [*values, *(slopes.mistakes(context) if graded else [])]
 
 
 def presets(case: Case) -> dict[str, list[Reading]]:
@@ -49,5 +49,5 @@ def presets(case: Case) -> dict[str, list[Reading]]:
 
 def keeps(case: Case, each: Reading) -> bool:
     """Whether a reading has the shapes of the case's trace (DPLRCASE-12)."""
-    at = read(case, case.inputs, ())
-    return at.square or "state_layout" not in each.parameters
+    context = read(case, case.inputs, ())
+    return context.square or "state_layout" not in each.parameters

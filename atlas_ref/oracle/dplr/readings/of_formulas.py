@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.dplr import formulas
+from atlas_ref.oracle.dplr.context import Context
 from atlas_ref.oracle.dplr.formulas import FORMULAS, SETTINGS
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.dplr.readings.reading import Reading
 from tape import ops
 
 #: Settings of formulas that are tried, those of public code among them.
@@ -25,58 +26,58 @@ VALUES: dict[str, tuple[float | None, ...]] = {
 LOST = -8.0
 
 
-def settings(at: Seen) -> Iterator[dict[str, Any]]:
+def settings(context: Context) -> Iterator[dict[str, Any]]:
     """Another formula of the tensors of the case, or another setting of its own (DPLRCASE-18)."""
-    own = at.own
-    if own.gate_formula is not None:
-        for name in FORMULAS[own.gate_formula].settings:
+    params = context.params
+    if params.gate_formula is not None:
+        for name in FORMULAS[params.gate_formula].settings:
             yield from ({name: value} for value in VALUES[name])
-        yield from _others(at)
-    if own.beta_formula is not None:
+        yield from _others(context)
+    if params.beta_formula is not None:
         yield from ({"beta_formula": value} for value in ("sigmoid", "twice_sigmoid"))
 
 
-def _others(at: Seen) -> Iterator[dict[str, Any]]:
+def _others(context: Context) -> Iterator[dict[str, Any]]:
     """Formulas that have the tensors of the case, the first value of each setting."""
-    present = {name for name in at.raw if name != "in/beta_input"}
+    present = {name for name in context.raw if name != "in/beta_input"}
     for name, formula in FORMULAS.items():
         needed = {"in/gate_input", *formula.needs}
-        if name != at.own.gate_formula and needed <= present <= needed | set(formula.may):
+        if name != context.params.gate_formula and needed <= present <= needed | set(formula.may):
             chosen = {each: VALUES[each][0] for each in formula.settings}
             other = {"gate_formula": name, **dict.fromkeys(SETTINGS), **chosen}
-            yield {key: x for key, x in other.items() if getattr(at.own, key) != x}
+            yield {key: x for key, x in other.items() if getattr(context.params, key) != x}
 
 
-def function(own: Parameters, at: Seen) -> tuple[Any, ...]:
+def function(params: Parameters, context: Context) -> tuple[Any, ...]:
     """What decides gates and step sizes: two settings of one function have the same."""
-    threshold = own.gate_threshold
-    if threshold is not None and not (argument(at) > threshold).any():
+    threshold = params.gate_threshold
+    if threshold is not None and not (argument(context) > threshold).any():
         threshold = None
-    bounds = (own.gate_lower_bound, own.gate_normalizer or 1.0, own.gate_least)
-    return (own.gate_formula, threshold, *bounds, own.beta_formula)
+    bounds = (params.gate_lower_bound, params.gate_normalizer or 1.0, params.gate_least)
+    return (params.gate_formula, threshold, *bounds, params.beta_formula)
 
 
-def argument(at: Seen) -> Any:
+def argument(context: Context) -> Any:
     """The sum of raw numbers and biases, of which a formula is."""
-    x = np.asarray(at.raw["in/gate_input"], np.float64)
-    bias = at.raw.get("in/gate_bias")
-    channels = x.ndim == len(at.inputs["in/v"].shape)
+    x = np.asarray(context.raw["in/gate_input"], np.float64)
+    bias = context.raw.get("in/gate_bias")
+    channels = x.ndim == len(context.tensors["in/v"].shape)
     return x if bias is None else x + formulas.wide("bias", bias, channels=channels)
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """Mistakes in a formula of gates (DPLRCASE-18)."""
-    if (kind := at.own.gate_formula) is None:
+    if (kind := context.params.gate_formula) is None:
         return
-    if "in/gate_bias" in at.raw:
+    if "in/gate_bias" in context.raw:
         yield _mistake("bias forgotten", "in/gate_bias was absent")
-        if kind == "bounded" and "in/gate_log_rate" in at.raw:
+        if kind == "bounded" and "in/gate_log_rate" in context.raw:
             yield _mistake("bias late", "in/gate_bias was added behind the rate")
-    if "in/gate_log_rate" in at.raw:
+    if "in/gate_log_rate" in context.raw:
         yield _mistake("rate forgotten", "in/gate_log_rate was absent")
         yield _mistake("rate without exp", "the rate was in/gate_log_rate without exp")
     yield _mistake("sign forgotten", "the log gate had the other sign")
-    if kind == "softplus" and (argument(at) < LOST).any():
+    if kind == "softplus" and (argument(context) < LOST).any():
         words = "softplus was log(1 + e^x) as it is printed, in float32"
         yield _mistake("softplus in float32", words)
     for format in ("bfloat16", "float16"):
@@ -87,9 +88,9 @@ def _mistake(name: str, words: str) -> Reading:
     return Reading(name, words, formula=name)
 
 
-def held(at: Seen) -> Iterator[Reading]:
+def held(context: Context) -> Iterator[Reading]:
     """Gradients that tensors of a formula do not get."""
-    for name in at.raw:
+    for name in context.raw:
         bare = name.removeprefix("in/")
         words = f"no gradient went to {name}"
         yield Reading(f"{bare} held", words, grad=True, raw=_constant(name))

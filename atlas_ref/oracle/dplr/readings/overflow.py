@@ -35,15 +35,15 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
         results: under test, some of which are not finite.
         ours: the same results.
     """
-    at = read(case, case.inputs, ())
+    context = read(case, case.inputs, ())
     name = _not_finite(results)
-    if not name or not at.gate or np.asarray(results[name]).ndim < 2:
+    if not name or not context.gate or np.asarray(results[name]).ndim < 2:
         return ""
-    bad = _bad(np.asarray(results[name], np.float64), len(at.inputs["in/v"].shape))
-    logs = np.asarray(at.inputs[at.gate], np.float64)
+    bad = _bad(np.asarray(results[name], np.float64), len(context.tensors["in/v"].shape))
+    logs = np.asarray(context.tensors[context.gate], np.float64)
     with np.errstate(divide="ignore"):
-        logs = logs if at.gate == "in/log_retain" else np.log(logs)
-    logs = logs if at.by_channel else logs[..., None]
+        logs = logs if context.gate == "in/log_retain" else np.log(logs)
+    logs = logs if context.by_channel else logs[..., None]
     if bad.shape != logs.shape[:-1] or not _right(name, results, ours, bad):
         return ""
     of = EARLIER if name.startswith("grad/") else LATER

@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
@@ -51,34 +52,40 @@ ORDERS = {
 }
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """Every tensor of another head, or of another row of the batch."""
-    for name in (f"in/{each}" for each in TENSORS if f"in/{each}" in at.inputs):
-        lead = _leading(at, name)
+    for name in (f"in/{each}" for each in TENSORS if f"in/{each}" in context.tensors):
+        lead = _leading(context, name)
         for axis, word in ((lead - 1, "head"), (lead - 2, "row of the batch")):
-            if axis < 0 or at.inputs[name].shape[axis] < 2:
+            if axis < 0 or context.tensors[name].shape[axis] < 2:
                 continue
-            yield from _of_axis(at, name, axis, word)
+            yield from _of_axis(context, name, axis, word)
 
 
-def _leading(at: Seen, name: str) -> int:
+def _leading(context: Context, name: str) -> int:
     """Leading axes of a tensor, in front of tokens or of a state: those of values."""
-    return len(at.inputs["in/v"].shape) - 2
+    return len(context.tensors["in/v"].shape) - 2
 
 
-def _of_axis(at: Seen, name: str, axis: int, word: str) -> Iterator[Reading]:
-    count, seen = at.inputs[name].shape[axis], set[tuple[int, ...]]()
+def _of_axis(context: Context, name: str, axis: int, word: str) -> Iterator[Reading]:
+    count, seen = context.tensors[name].shape[axis], set[tuple[int, ...]]()
     timed = name.removeprefix("in/") not in STATES
     for words, order in ORDERS.items():
         places = order(count)
         if tuple(places) in seen:
             continue
         seen.add(tuple(places))
-        for start in (each for each in STARTS if not each or (timed and each < at.tokens)):
-            rows = start * (at.inputs[name].shape[_leading(at, name)] // at.tokens) if timed else 0
+        for start in (each for each in STARTS if not each or (timed and each < context.tokens)):
+            rows = (
+                start * (context.tensors[name].shape[_leading(context, name)] // context.tokens)
+                if timed
+                else 0
+            )
             since = f" from token {start} on" if start else ""
             said = f"{name}{since} was that of {words.format(word)}"
-            change = partial(moved, axis=axis, places=places, start=rows, along=_leading(at, name))
+            change = partial(
+                moved, axis=axis, places=places, start=rows, along=_leading(context, name)
+            )
             yield Reading(said, said, inputs=changes.changed(name, change))
 
 

@@ -12,10 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from atlas_ref.oracle.dplr.context import Context
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings import calls, forms
+from atlas_ref.oracle.dplr.readings import calls, forms, wraps
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
-from atlas_ref.oracle.dplr.readings.reading import Reading, Seen
+from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
@@ -27,22 +28,26 @@ WITHOUT = ("in/active", "in/reset")
 FACTORS = {"doubled": 2.0, "halved": 0.5, "of the other sign": -1.0}
 
 
-def mistakes(at: Seen) -> Iterator[Reading]:
+def mistakes(context: Context) -> Iterator[Reading]:
     """What is wrong with gradients alone, those of parts of the rule first (IDENT-18)."""
-    if at.own.of.erase == "error":
+    if context.params.of.erase == "error":
         yield _held("rate of erase", "the gradient of in/beta lacked what the erase took away")
         yield _held("rate of write", "the gradient of in/beta lacked what was written")
-    yield _held("key of write", "no gradient went to the key along which a pair is written")
-    names = [n for n in at.inputs if n not in WITHOUT and not n.endswith("_bar")]
-    for name in names if at.own.gate_formula is None and at.own.beta_formula is None else ():
-        yield from _of_tensor(at, name)
-    yield from _of_rows(at, names)
-    yield from _of_chunks(at)
-    yield from _of_other_forward(at)
+    words = "no gradient went to the key along which a pair is written"
+    key = "key of momentum" if context.params.of.second == "S" else "key of write"
+    yield Reading("key of write held", words, grad=True, ops=wraps.SLOPES[key])
+    names = [n for n in context.tensors if n not in WITHOUT and not n.endswith("_bar")]
+    for name in (
+        names if context.params.gate_formula is None and context.params.beta_formula is None else ()
+    ):
+        yield from _of_tensor(context, name)
+    yield from _of_rows(context, names)
+    yield from _of_chunks(context)
+    yield from _of_other_forward(context)
 
 
 def _held(part: str, words: str) -> Reading:
-    return Reading(f"{part} held", words, grad=True, program={"held": part})
+    return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])
 
 
 def _slope(words: str, name: str, change: changes.Turn) -> Reading:
@@ -55,25 +60,25 @@ def sloped(change: changes.Turn, x: Array) -> Array:
     return ops.stop_gradient(x) + (other - ops.stop_gradient(other))
 
 
-def _of_tensor(at: Seen, name: str) -> Iterator[Reading]:
+def _of_tensor(context: Context, name: str) -> Iterator[Reading]:
     """One gradient that is 0, or has a factor or a layout that is wrong."""
     bare = name.removeprefix("in/")
     yield _slope(f"no gradient went to {name}", name, ops.stop_gradient)
-    d_in, d_out = at.inputs["in/k"].shape[-1], at.inputs["in/v"].shape[-1]
+    d_in, d_out = context.tensors["in/k"].shape[-1], context.tensors["in/v"].shape[-1]
     roots = {"multiplied by 1/sqrt(d_in)": d_in**-0.5, "multiplied by sqrt(d_in)": math.sqrt(d_in)}
     roots |= {"multiplied by 1/sqrt(d_out)": d_out**-0.5}
     for words, factor in {**FACTORS, **roots}.items():
         yield _slope(f"grad/{bare} was {words}", name, changes.times(factor))
-    if name in ("in/M0", "in/S0") and at.square:
+    if name in ("in/M0", "in/S0") and context.square:
         words = f"grad/{bare} was transposed"
         yield _slope(words, name, lambda x: ops.swapaxes(x, -1, -2))
     if name == "in/beta":
         words = "grad/beta was that of the logit of a sigmoid"
-        factor = at.inputs[name] * (1 - at.inputs[name])
+        factor = context.tensors[name] * (1 - context.tensors[name])
         yield _slope(words, name, lambda x: np.asarray(factor, x.dtype) * x)
     if name == "in/retain":
         words = "grad/retain was that of its log"
-        factor = at.inputs[name]
+        factor = context.tensors[name]
         yield _slope(words, name, lambda x: np.asarray(factor, x.dtype) * x)
 
 
@@ -81,26 +86,26 @@ def _of_tensor(at: Seen, name: str) -> Iterator[Reading]:
 ROWS = ("zero", "those of the first", "one token late", "one token early", "of the head before")
 
 
-def _of_rows(at: Seen, names: list[str]) -> Iterator[Reading]:
+def _of_rows(context: Context, names: list[str]) -> Iterator[Reading]:
     """Gradients of all tensors of tokens that are wrong in rows of the batch or heads past the first."""
-    lead = len(at.inputs["in/v"].shape) - 2
+    lead = len(context.tensors["in/v"].shape) - 2
     for axis, word in ((0, "rows of the batch"), (lead - 1, "heads")):
-        if lead < 1 or (axis == 0 and lead < 2) or at.inputs["in/v"].shape[axis] < 2:
+        if lead < 1 or (axis == 0 and lead < 2) or context.tensors["in/v"].shape[axis] < 2:
             continue
         for kind in ROWS:
             if kind == "of the head before" and axis == lead - 1:
                 continue
             for states in (False, True) if kind in ROWS[:2] else (False,):
-                some = [n for n in names if _has_rows(at, n, lead, states=states)]
+                some = [n for n in names if _has_rows(context, n, lead, states=states)]
                 beside = " and states" if states else ""
                 words = f"gradients{beside} of {word} past the first were {kind}"
                 change = partial(past_first, axis=axis, kind=kind, lead=lead)
                 yield Reading(words, words, grad=True, inputs=partial(_each, some, change))
 
 
-def _has_rows(at: Seen, name: str, lead: int, *, states: bool) -> bool:
+def _has_rows(context: Context, name: str, lead: int, *, states: bool) -> bool:
     of_state = name in LEFT.values()
-    return len(at.inputs[name].shape) > lead and (states or not of_state)
+    return len(context.tensors[name].shape) > lead and (states or not of_state)
 
 
 def _each(
@@ -126,17 +131,17 @@ def past_first(x: Array, *, name: str, axis: int, kind: str, lead: int) -> Array
     return ops.concatenate([first, rest], axis=axis)
 
 
-def _of_chunks(at: Seen) -> Iterator[Reading]:
+def _of_chunks(context: Context) -> Iterator[Reading]:
     """Gradients that stop at the start of a chunk."""
     for size in (4, 8, *calls.SIZES):
-        if size < at.tokens:
+        if size < context.tokens:
             words = f"gradients of states stopped every {size} tokens"
             yield Reading(words, words, grad=True, around=calls.stopped(size))
 
 
-def _of_other_forward(at: Seen) -> Iterator[Reading]:
+def _of_other_forward(context: Context) -> Iterator[Reading]:
     """The backward pass of a program that makes a mistake in it, whose values are right."""
-    for each in (*habits_of_values(at), *forms.mistakes(at)):
+    for each in (*habits_of_values(context), *forms.mistakes(context)):
         words = f"the backward pass were of a program in which {each.words}"
         name = f"backward: {each.name}"
         yield each._replace(name=name, words=words, grad=True, backward=True)
