@@ -57,7 +57,7 @@ def tokens_of(case: Case) -> int:
     assert own is not None
     axes = {name: words.split() for name, words in own.axes(case).items()}
     name = next(name for name in case.inputs if "T" in axes.get(name, []))
-    return int(case.inputs[name].shape[axes[name].index("T")])
+    return int(case.inputs[name].shape[axes[name].index("T") - len(axes[name])])
 
 
 def _taken(x: Any, axes: list[str], tokens: range, count: int) -> Any:
