@@ -72,6 +72,7 @@ def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
 
 
 def _loop(context: Context, hook: Hook) -> Results:
+    """The recurrence, token by token, with its ops (RECUR-15)."""
     way, reads = context.arithmetic, []
     K, M = first = context.first("K"), context.first("M")
     for t in range(context.tokens):
@@ -137,6 +138,7 @@ def _of_channels(compute: Any, K: Array, w: Array, s: Array, k: Array) -> Array:
     return compute(ops.zeros_like(K), w, s, k) + w[..., None, :] * K
 
 
+#: Mistakes of kernels beside those of every program (RECUR-14).
 MISTAKES = (
     Reading(
         "K without decay",

@@ -42,6 +42,7 @@ def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
 
 
 def _loop(context: Context, hook: Hook) -> Results:
+    """The recurrence, token by token, with its ops (RECUR-15)."""
     way, reads = context.arithmetic, []
     h = first = context.first("h")
     for t in range(context.tokens):
@@ -72,6 +73,7 @@ def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
     }
 
 
+#: Mistakes of kernels beside those of every program (RECUR-14).
 MISTAKES = (
     Reading(
         "gate after write",

@@ -220,6 +220,7 @@ def _without_first(scales: Array) -> Array:
     return scales * (np.arange(scales.shape[-1]) > 0).astype(plain(scales).dtype)
 
 
+#: Mistakes of kernels beside those of every program (RECUR-14).
 MISTAKES = (
     Reading("factors forgotten", "in/level_scales was 1", inputs=changed("in/level_scales", ones)),
     Reading(

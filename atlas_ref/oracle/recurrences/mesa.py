@@ -59,6 +59,7 @@ def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
 
 
 def _loop(context: Context, hook: Hook) -> Results:
+    """The recurrence, token by token, with its ops (RECUR-15)."""
     way, reads, ridge = context.arithmetic, [], context.whole("ridge")
     G, M = first = context.first("G"), context.first("M")
     for t in range(context.tokens):
@@ -165,6 +166,7 @@ def _late_gate(compute: Any, x: Array, w: Array, *written: Array) -> Array:
     return w[..., None, None] * compute(x, ones(w), *written)
 
 
+#: Mistakes of kernels beside those of every program (RECUR-14).
 MISTAKES = (
     *(
         Reading(

@@ -16,7 +16,7 @@ from atlas_ref.types import Count, Frozen
 Name: Any = Literal[tuple(MEMBERS)]
 
 #: Keys of a header of this rule.
-KEYS = ("schema", "rule", "level", "form", "parameters", "note")
+KEYS = ("schema", "rule", "level", "form", "parameters", "note", "trace")
 
 
 class Parameters(Frozen):

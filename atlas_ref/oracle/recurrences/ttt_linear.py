@@ -76,7 +76,7 @@ def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
 
 
 def _loop(context: Context, hook: Hook) -> Results:
-    """Reads by scores of the keys of a mini-batch; its sums move the memory only at its end."""
+    """Reads by scores of keys of a mini-batch, whose sums move the memory at its end (RECUR-15)."""
     way, size, reads = context.arithmetic, context.settings.mini_batch, []
     gain, shift = context.whole("gain"), context.whole("shift")
     M, bias = first = context.first("M"), context.first("bias")
