@@ -45,7 +45,11 @@ ALONE = ("newton_schulz", "feature_map")
 DEEP = ("deep_memory",)
 
 #: Rules of which some settings may not be certified: the reason against a header, "" for none.
-REFUSALS: dict[str, Callable[[Any], str]] = {"dplr": dplr.refusal, "tnt": tnt.refusal}
+REFUSALS: dict[str, Callable[[Any], str]] = {
+    "dplr": dplr.refusal,
+    "recurrence": lambda header: "",
+    "tnt": tnt.refusal,
+}
 
 UNKNOWN = Rounded(-math.inf, math.inf)
 

@@ -18,6 +18,7 @@ from atlas_ref.certify.feature_maps import mapped
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, cotangents
 from atlas_ref.certify.newton_schulz import newton_schulz
+from atlas_ref.certify.recurrences import run as recurrences
 from atlas_ref.certify.run import Results, Sequence
 from atlas_ref.certify.tnt import run as tnt
 from atlas_ref.messages import Progress, unwatched
@@ -32,6 +33,7 @@ WEIGHED = {
     "out/S": "in/S_bar",
     "out/z": "in/z_bar",
     "out/A": "in/A_bar",
+    **{f"out/{name}": f"in/{name}_bar" for name in ("K", "G", "h", "bias")},
     "out/X": "in/X_bar",
     "out/phi": "in/phi_bar",
 }
@@ -41,6 +43,8 @@ WEIGHED = {
 RANKS = {
     "M": 2,
     "S": 2,
+    "K": 2,
+    "G": 2,
     "M_ref": 2,
     "window_momentum": 2,
     "X": 2,
@@ -51,7 +55,11 @@ RANKS = {
 }
 
 #: Rules whose sequences are not those of the family.
-SEQUENCES: dict[str, Any] = {"dplr": dplr.Sequence, "tnt": tnt.Sum}
+SEQUENCES: dict[str, Any] = {
+    "dplr": dplr.Sequence,
+    "recurrence": recurrences.Sequence,
+    "tnt": tnt.Sum,
+}
 
 
 def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
@@ -62,8 +70,8 @@ def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         return tuple(arrays["in/G"].shape[:-2])
     if header.rule == "feature_map":
         return tuple(arrays["in/x"].shape[:-1])
-    if header.rule == "dplr":
-        return tuple(arrays["in/v"].shape[:-2])  # groups of value heads have one key
+    if header.rule in ("dplr", "recurrence"):  # groups of value heads have one key
+        return tuple(arrays["in/x" if "in/x" in arrays else "in/v"].shape[:-2])
     if header.level == "token":
         return (arrays["in/x"].shape[0], arrays["in/param/W_K"].shape[0])
     return tuple(arrays["in/k"].shape[:-2])

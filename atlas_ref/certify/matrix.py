@@ -168,6 +168,20 @@ def each(matrix: Matrix, function: Callable[[arb], arb], slope: Callable[[arb], 
     return Matrix(result, (matrix, pull))
 
 
+def solved(A: Matrix, b: Matrix) -> Matrix:
+    """A^-1 b; unknown where the balls of A hold a matrix that has no inverse."""
+    a = A.value
+    try:
+        x = a.solve(b.value)
+    except ZeroDivisionError:
+        return unknown(b)
+
+    def back(g: arb_mat) -> arb_mat:
+        return a.transpose().solve(g)
+
+    return Matrix(x, (A, lambda g: -(back(g) * x.transpose())), (b, back))
+
+
 def pick(column: Matrix, rows: Sequence[int]) -> Matrix:
     """The entries of a column at `rows`, in which a row may stand several times."""
     n = column.rows

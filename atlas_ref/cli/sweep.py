@@ -21,7 +21,8 @@ Rule = Annotated[
     str,
     typer.Argument(
         metavar="RULE",
-        help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt or dplr",
+        help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt, dplr or "
+        "recurrence",
         autocompletion=options.rules,
     ),
 ]

@@ -131,7 +131,7 @@ def test_list_says_what_there_is_and_how_long_it_is(cli, listed, shipped) -> Non
     ran = cli("vectors", "list", "v1")
     assert ran.code == 0
     assert ran.out.startswith("v1 1.0.0, at most 8 tokens")
-    assert cli("vectors", "list", "v2").out.startswith("v2 1.8.0, at most 257 tokens")
+    assert cli("vectors", "list", "v2").out.startswith("v2 1.9.0, at most 257 tokens")
     for name, rule, tokens in (
         ("v1", "feature_map", 0),
         ("v1", "hebbian", 8),

@@ -61,12 +61,18 @@ def _layers() -> tuple[Case, ...]:
     return tuple(case.replaced(name=name, recorded={}) for name, case in found.items())
 
 
+def keys_and_values(case: Case) -> tuple[Any, Any]:
+    """Keys and values of a case; twice its rows where it has none."""
+    x = case.inputs
+    return (x["in/k"], x["in/v"]) if "in/k" in x else (x["in/x"], x["in/x"])
+
+
 def without_leading_axes(case: Case) -> Case:
     """The first memory of a case alone, whose tensors have no leading axes.
 
     Tensors with them are told by their first sizes, so no other size of the case is one of those.
     """
-    lead = case.inputs["in/v"].shape[:-2]
+    lead = keys_and_values(case)[1].shape[:-2]
     inputs = {
         name: np.asarray(x[(0,) * len(lead)]) if lead and x.shape[: len(lead)] == lead else x
         for name, x in case.inputs.items()

@@ -144,7 +144,7 @@ def _as_recurrence(data: dict[str, Any], given: dict[str, Any], member: str) -> 
     chosen = {"member": member} | {
         name: given[key] for key, name in own.counts.items() if key in given
     }
-    if own.matrices:
+    if own.program.matrices:
         chosen["state_layout"] = "(d_in, d_out)"
     return _as_case(data, recurrence.SUBJECT.name, chosen)
 
@@ -203,7 +203,7 @@ def _words(member: str) -> dict[str, str]:
     of, words = RECURRENCES[member], {"log_decay": "log_retain"}
     for word, name in of.words.items():
         words[word] = name
-        if name in of.states:
+        if name in of.program.states:
             words |= {f"{word}0": f"{name}0", f"{word}_bar": f"{name}_bar"}
     return words
 

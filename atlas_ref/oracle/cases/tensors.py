@@ -137,6 +137,8 @@ def memory_shape(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
         if header.level == "projected"
         else ("in/param/W_K", "in/param/W_V", -2)
     )
+    if k not in inputs:  # of hgrn, whose state is no matrix (RECUR-3)
+        return 0, 0
     phi = {
         name.rsplit("/", 1)[1]: value
         for name, value in inputs.items()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.drawing import leading
-from atlas_ref.oracle.recurrences.member import (
-    Inputs,
-    Member,
-    Results,
-    Settings,
-    Shapes,
-    masks,
-    starts,
-    stored,
-    writes,
-)
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.program.changes import ones, silenced
+from atlas_ref.oracle.program.context import Context, Inputs
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.mistakes import has, of_before
+from atlas_ref.oracle.program.program import Program, Results, Shapes
+from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.recurrences.member import SHARED, Member, masks
+from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.rules.recurrences import hgrn
 from atlas_ref.types import Array
 from tape import ops
@@ -28,34 +26,45 @@ TENSORS = {
     "in/log_retain": Tensor("... T d_out", high=0.0),
     "in/h0": Tensor("... d_out", "0"),
     "in/h_bar": Tensor("... d_out", "0"),
+    **SHARED,
 }
 
 
-def _shapes(x: Inputs, own: Settings) -> Shapes:
+def _shapes(x: Inputs, settings: Any) -> Shapes:
     *lead, T, d = x["in/x"].shape
     return {**dict.fromkeys(("x", "log_retain", "y"), (*lead, T, d)), "h": (*lead, d)}
 
 
-def _evaluate(x: Inputs, own: Settings) -> Results:
+def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
     tokens = hgrn.Tokens(x=x["in/x"], log_retain=x["in/log_retain"], **masks(x))
     after, y = hgrn.run(tokens, hgrn.start(tokens, h=x.get("in/h0")))
     return {"out/y": y, "out/h": after.h}
 
 
-def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
-    added = x["in/x"]
-    h = first = x.get("in/h0", ops.zeros_like(added, shape=_shapes(x, own)["h"]))
-    reads = []
-    for t in range(added.shape[-2]):
-        h = first if starts(x, t) else h
-        if writes(x, t):
-            w = by.touch(ops.exp(x["in/log_retain"][..., t, :]))
-            h = stored(by, by.way.scaled_sum(w, h, added[..., t, :]))
-        reads.append(h)
-    return {"out/y": ops.stack(reads, axis=-2), "out/h": h}
+def _loop(context: Context, hook: Hook) -> Results:
+    """The recurrence, token by token, with its ops (RECUR-15)."""
+    way, reads = context.arithmetic, []
+    h = first = context.first("h")
+    for t in range(context.tokens):
+        h = hook.start("h", t, h, first)
+        if context.writes(t):
+            w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
+            h = hook("h", t, partial(_moved, way), h, w, context.row(t, "x"))
+        else:
+            h = hook.keep("h", t, h)
+        reads.append(hook("y", t, _read, hook.read("h", h)))
+    return {"y": ops.stack(reads, axis=-2), "h": h}
 
 
-def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
+def _moved(way: Arithmetic, h: Array, w: Array, x: Array) -> Array:
+    return way.scaled_sum(w, h, x)
+
+
+def _read(h: Array) -> Array:
+    return h
+
+
+def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
     shape = (*leading(request), request.tokens, request.d_out)
     gates = generator.uniform(0.8, 1.0, shape)
     return {
@@ -64,16 +73,53 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     }
 
 
-MEMBER = Member(
-    source="fla-core 0.6.0, ops/hgrn/naive.py",
+#: Mistakes of kernels beside those of every program (RECUR-14).
+MISTAKES = (
+    Reading(
+        "gate after write",
+        "the gate came after the write",
+        ops={"h": lambda compute, h, w, x: w * compute(h, ones(w), x)},
+    ),
+    Reading(
+        "input times 1 - gate",
+        "inputs were multiplied by one minus the gate",
+        ops={"h": lambda compute, h, w, x: compute(h, w, (1.0 - w) * x)},
+    ),
+    Reading(
+        "input times gate",
+        "inputs were multiplied by the gate in place of the state",
+        ops={"h": lambda compute, h, w, x: compute(h, ones(w), w * x)},
+    ),
+    Reading(
+        "gate when silent",
+        "silent tokens decayed",
+        has("active"),
+        inputs=silenced("in/x"),
+    ),
+    Reading(
+        "read before",
+        "reads were of the state before their token",
+        ops={"read/h": of_before},
+    ),
+)
+
+PROGRAM = Program(
+    name="hgrn",
     tensors=TENSORS,
+    shapes=_shapes,
     states=("h",),
     matrices=(),
     settings=(),
+    loop=_loop,
+    rounding={"gate": "touch", "h": "store"},
     clause="RECUR-3",
-    shapes=_shapes,
-    evaluate=_evaluate,
-    plain=_plain,
     draw=_draw,
+    mistakes=MISTAKES,
+)
+
+MEMBER = Member(
+    source="fla-core 0.6.0, ops/hgrn/naive.py",
+    program=PROGRAM,
+    evaluate=_evaluate,
     words={"state": "h"},
 )

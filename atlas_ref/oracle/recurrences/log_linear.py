@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.drawing import leading
+from atlas_ref.oracle.program.changes import changed, early, late, ones, without
+from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.mistakes import scale_twice
+from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.recurrences.member import (
-    Inputs,
+    QUERY_SCALE,
+    SHARED,
+    STATE_LAYOUT,
     Member,
-    Results,
-    Settings,
-    Shapes,
-    at_token,
+    in_layout,
     masks,
-    starts,
-    stored,
-    writes,
 )
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.oracle.subjects.values import key_heads
 from atlas_ref.rules.recurrences import log_linear
 from atlas_ref.types import Array
-from tape import ops
+from tape import ops, plain
 
 TENSORS = {
     "in/k": Tensor("... T d_in"),
@@ -33,13 +36,14 @@ TENSORS = {
     "in/level_scales": Tensor("... T levels"),
     "in/M0": Tensor("... levels d_out d_in", "0"),
     "in/M_bar": Tensor("... levels d_out d_in", "0"),
+    **SHARED,
 }
 
 
-def _shapes(x: Inputs, own: Settings) -> Shapes:
+def _shapes(x: Inputs, settings: Any) -> Shapes:
     *lead, T, d_out = x["in/v"].shape
     d_in, levels = x["in/k"].shape[-1], x["in/level_scales"].shape[-1]
-    heads = key_heads(tuple(lead), own.groups)
+    heads = key_heads(tuple(lead), settings.groups)
     return {
         **dict.fromkeys(("k", "q"), (*heads, T, d_in)),
         **dict.fromkeys(("v", "y"), (*lead, T, d_out)),
@@ -54,34 +58,36 @@ def _tokens(x: Inputs) -> log_linear.Tokens:
     return log_linear.Tokens(**{name: x[f"in/{name}"] for name in names}, **masks(x))
 
 
-def _evaluate(x: Inputs, own: Settings) -> Results:
+def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
     tokens = _tokens(x)
-    first = {"M": own.matrix(x["in/M0"])} if "in/M0" in x else {}
-    state = log_linear.start(tokens, **first, position=own.position)
-    after, y = log_linear.run(tokens, state, groups=own.groups, query_scale=own.query_scale)
-    return {"out/y": y, "out/M": own.matrix(after.M)}
+    first = {"M": in_layout(settings, x["in/M0"])} if "in/M0" in x else {}
+    state = log_linear.start(tokens, **first, position=settings.position)
+    after, y = log_linear.run(
+        tokens, state, groups=settings.groups, query_scale=settings.query_scale
+    )
+    return {"out/y": y, "out/M": in_layout(settings, after.M)}
 
 
-def _positions(x: Inputs, own: Settings) -> list[int]:
+def _positions(x: Inputs, settings: Any) -> list[int]:
     """Tokens that the memory holds before the first token and after each of them."""
-    here = [own.position]
+    here = [settings.position]
     for t in range(x["in/v"].shape[-2]):
-        here.append((own.position if starts(x, t) else here[-1]) + writes(x, t))
+        here.append((settings.position if starts(x, t) else here[-1]) + writes(x, t))
     return here
 
 
-def _check(x: Inputs, own: Settings) -> None:
+def _check(x: Inputs, settings: Any) -> None:
     """Refuse more tokens than the levels hold, and a first memory in a level that holds none."""
-    levels, most = x["in/level_scales"].shape[-1], max(_positions(x, own))
+    levels, most = x["in/level_scales"].shape[-1], max(_positions(x, settings))
     if most > 2 ** (levels - 1):
         raise ValueError(
             f"in/level_scales: {levels} levels, which hold {2 ** (levels - 1)} tokens, found {most}"
         )
     for level in range(levels if "in/M0" in x else 0):
-        if not _holds(level, own.position) and np.any(x["in/M0"][..., level, :, :]):
+        if not _holds(level, settings.position) and np.any(x["in/M0"][..., level, :, :]):
             raise ValueError(
                 f"in/M0: level {level} must be 0, which holds no token at "
-                f"parameters.position = {own.position}"
+                f"parameters.position = {settings.position}"
             )
 
 
@@ -92,46 +98,82 @@ def _holds(level: int, position: int) -> bool:
     return level == 0 or (position - 1) // 2 ** (level - 1) % 2 == 1
 
 
-def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
+def _loop(context: Context, hook: Hook) -> Results:
     """A binary counter of memories: a new token takes level 0, and what was there is carried on."""
-    shapes, reads, way = _shapes(x, own), [], by.way
-    levels, given = shapes["M"][-3], own.matrix(x["in/M0"]) if "in/M0" in x else None
-    nothing = ops.zeros_like(x["in/v"], shape=(*shapes["v"][:-2], shapes["v"][-1], shapes["k"][-1]))
-    first: list[Any] = [
-        (nothing if given is None else given[..., level, :, :])
-        if _holds(level, own.position)
-        else None
-        for level in range(levels)
-    ]
-    held = first
-    for t in range(shapes["v"][-2]):
-        k, q = (_wide(each, own.groups) for each in at_token(x, t, "k", "q"))
-        v, scales = at_token(x, t, "v", "level_scales")
-        held = first if starts(x, t) else held
-        if writes(x, t):
-            w = by.touch(ops.exp(x["in/log_retain"][..., t]))[..., None, None]
-            held = _carried([each if each is None else stored(by, w * each) for each in held], by)
-            held[0] = stored(by, v[..., :, None] * k[..., None, :])
-        asks, y = own.asks(q)[..., None], nothing[..., 0]
-        for level, each in enumerate(held):
-            if each is not None:
-                y = way.scaled_sum(scales[..., level, None], way.matmul(each, asks)[..., 0], y)
-        reads.append(y)
-    M = ops.stack([nothing if each is None else each for each in held], axis=-3)
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": own.matrix(M)}
-
-
-def _carried(held: list[Any], by: Rounding) -> list[Any]:
-    """Memories of levels with level 0 free: joined with each one above up to a level that is free."""
-    held, carry, level = list(held), held[0], 1
-    held[0] = None
-    while carry is not None:
-        if held[level] is None:
-            held[level], carry = carry, None
+    own, reads, position = context.settings, [], context.settings.position
+    M = first = context.label("M", _of_levels(context.first("M"), position), -1)
+    for t in range(context.tokens):
+        k, q, v, scales = context.rows(t, "k", "q", "v", "level_scales")
+        position = own.position if context.starts(t) else position
+        M = hook.start("M", t, M, first)
+        if context.writes(t):
+            w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
+            decayed, carry = hook("decayed", t, partial(_decayed, position), M, w), None
+            free = _free(position)
+            for level in range(1, free):
+                carry = hook(f"joined{level}", t, partial(_joined, level), decayed, carry)
+            M = hook("M", t, partial(_taken, own.groups, position), decayed, carry, v, k)
+            position += 1
         else:
-            carry, held[level] = stored(by, held[level] + carry), None
-        level += 1
-    return held
+            M = hook.keep("M", t, M)
+        y = partial(_read, context, position)
+        reads.append(hook("y", t, y, hook.read("M", M), scales, q))
+    return {"y": ops.stack(reads, axis=-2), "M": M}
+
+
+def _free(position: int) -> int:
+    """The level that takes what is below it when a token comes; 0 for the first token."""
+    return 0 if position == 0 else (position & -position).bit_length()
+
+
+def _of_levels(M: Array, position: int) -> Array:
+    """Memories of levels, zero in those that hold none after these tokens."""
+    return _stacked(M, [level if _holds(level, position) else None for level in _levels(M)])
+
+
+def _levels(M: Array) -> range:
+    return range(M.shape[-3])
+
+
+def _stacked(M: Array, levels: list[Any]) -> Array:
+    """Levels of a memory by their number, other matrices, and zero for None."""
+    nothing = ops.zeros_like(M, shape=(*M.shape[:-3], *M.shape[-2:]))
+    each = [nothing if x is None else M[..., x, :, :] if isinstance(x, int) else x for x in levels]
+    return ops.stack(each, axis=-3)
+
+
+def _decayed(position: int, M: Array, w: Array) -> Array:
+    w = w[..., None, None]
+    held = [w * M[..., x, :, :] if _holds(x, position) else None for x in _levels(M)]
+    return _stacked(M, held)
+
+
+def _joined(level: int, decayed: Array, carry: Array | None) -> Array:
+    """A level, and all below it."""
+    return decayed[..., level, :, :] + (decayed[..., 0, :, :] if carry is None else carry)
+
+
+def _taken(
+    groups: int, position: int, decayed: Array, carry: Array | None, v: Array, k: Array
+) -> Array:
+    """Memories of levels after a token: its pair in level 0, what was below in the free one."""
+    free, pair = _free(position), v[..., :, None] * _wide(k, groups)[..., None, :]
+    levels: list[Any] = [x if x > free and _holds(x, position) else None for x in _levels(decayed)]
+    if free:
+        levels[free] = 0 if carry is None else carry
+    return _stacked(decayed, [pair, *levels[1:]])
+
+
+def _read(context: Context, position: int, M: Array, scales: Array, q: Array) -> Array:
+    """The sum of what levels answer, each with its factor."""
+    way = context.arithmetic
+    asks = context.asks(_wide(q, context.settings.groups))[..., None]
+    y = ops.zeros_like(M, shape=M.shape[:-3] + M.shape[-2:-1])
+    for level in _levels(M):
+        if _holds(level, position):
+            found = way.matmul(M[..., level, :, :], asks)[..., 0]
+            y = way.scaled_sum(scales[..., level, None], found, y)
+    return y
 
 
 def _wide(x: Array, groups: int) -> Array:
@@ -139,9 +181,9 @@ def _wide(x: Array, groups: int) -> Array:
     return x if groups == 1 else x[..., np.arange(x.shape[-2] * groups) // groups, :]
 
 
-def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
-    value, key = ((*leading(request, n), request.tokens) for n in (own.groups, 1))
-    levels = (own.position + request.tokens - 1).bit_length() + 1
+def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
+    value, key = ((*leading(request, n), request.tokens) for n in (settings.groups, 1))
+    levels = (settings.position + request.tokens - 1).bit_length() + 1
     return {
         "in/k": generator.standard_normal((*key, request.d_in)) / np.sqrt(request.d_in),
         "in/v": generator.standard_normal((*value, request.d_out)),
@@ -151,26 +193,120 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     }
 
 
-def _first(name: str, M: Any, own: Settings) -> Any:
+def _first(name: str, M: Any, settings: Any) -> Any:
     """First memories, zero in levels that hold no token at the position; None at the first."""
-    held = [_holds(level, own.position) for level in range(M.shape[-3])]
+    held = [_holds(level, settings.position) for level in range(M.shape[-3])]
     return M * np.array(held, np.float64)[:, None, None] if any(held) else None
 
 
-MEMBER = Member(
-    source="fla-core 0.6.0, ops/log_linear_attn/naive.py",
+def _carry(compute: Any, decayed: Array, carry: Array | None) -> Array:
+    """What is below a level, without the level."""
+    below = decayed[..., 0, :, :] if carry is None else carry
+    return compute(ops.zeros_like(decayed), below)
+
+
+def _round_robin(context: Context) -> bool:
+    groups = context.settings.groups
+    return bool(groups > 1 and context.inputs["in/k"].shape[-3] > 1)
+
+
+def _tiled(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Keys and queries of value heads, head i that of key head i modulo their number."""
+    heads = np.arange(inputs["in/v"].shape[-3]) % inputs["in/k"].shape[-3]
+    return inputs | {name: inputs[name][..., heads, :, :] for name in ("in/k", "in/q")}
+
+
+def _without_first(scales: Array) -> Array:
+    return scales * (np.arange(scales.shape[-1]) > 0).astype(plain(scales).dtype)
+
+
+#: Mistakes of kernels beside those of every program (RECUR-14).
+MISTAKES = (
+    Reading("factors forgotten", "in/level_scales was 1", inputs=changed("in/level_scales", ones)),
+    Reading(
+        "factors of the level above",
+        "levels had the factor of the one above",
+        inputs=changed("in/level_scales", lambda x: early(x, -1)),
+    ),
+    Reading(
+        "factors of the level below",
+        "levels had the factor of the one below",
+        inputs=changed("in/level_scales", lambda x: late(x, -1)),
+    ),
+    Reading(
+        "factors reversed",
+        "levels had their factors in reverse",
+        inputs=changed("in/level_scales", lambda x: x[..., ::-1]),
+    ),
+    Reading(
+        "read without itself",
+        "a query did not read its own token",
+        inputs=changed("in/level_scales", _without_first),
+    ),
+    Reading(
+        "level dropped",
+        "a level was lost when it was joined with those below",
+        lambda context: context.settings.position + context.tokens > 3,
+        ops={"joined": _carry},
+    ),
+    Reading(
+        "levels below dropped",
+        "levels below were lost when a level was joined with them",
+        lambda context: context.settings.position + context.tokens > 3,
+        ops={
+            "joined": lambda compute, decayed, carry: compute(
+                decayed, ops.zeros_like(decayed[..., 0, :, :])
+            )
+        },
+    ),
+    Reading(
+        "levels decayed twice",
+        "levels that are joined decayed twice",
+        ops={"decayed": lambda compute, M, w: compute(compute(M, w), w)},
+    ),
+    Reading(
+        "position ignored",
+        "levels were counted from the first token of the call",
+        lambda context: context.settings.position > 0,
+        inputs=without("in/M0"),
+        settings={"position": 0},
+    ),
+    Reading(
+        "round robin",
+        "value heads took key heads round robin",
+        _round_robin,
+        inputs=_tiled,
+        settings={"groups": 1},
+    ),
+    scale_twice("y", 2),
+)
+
+PROGRAM = Program(
+    name="log_linear",
     tensors=TENSORS,
-    states=("M",),
-    matrices=("M",),
-    settings=("query_scale", "state_layout", "groups", "position"),
-    clause="RECUR-12",
     shapes=_shapes,
-    evaluate=_evaluate,
-    plain=_plain,
+    states=("M",),
+    matrices=("M", "decayed", "joined"),
+    settings=(
+        QUERY_SCALE,
+        STATE_LAYOUT,
+        Setting("groups", drawn=(1, 1, 2, 3), heads=True),
+        Setting("position", drawn=(0, 0, 3, 6, 8)),
+    ),
+    loop=_loop,
+    rounding={"gate": "touch", "decayed": "store", "joined": "store", "M": "store"},
+    clause="RECUR-12",
     draw=_draw,
-    words={"state": "M"},
-    counts={"value_heads_per_key_head": "groups"},
     first=_first,
     check=_check,
-    continued=lambda x, own: {"position": _positions(x, own)[-1]},
+    continued=lambda x, settings: {"position": _positions(x, settings)[-1]},
+    mistakes=MISTAKES,
+)
+
+MEMBER = Member(
+    source="fla-core 0.6.0, ops/log_linear_attn/naive.py",
+    program=PROGRAM,
+    evaluate=_evaluate,
+    words={"state": "M"},
+    counts={"value_heads_per_key_head": "groups"},
 )

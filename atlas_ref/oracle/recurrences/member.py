@@ -1,4 +1,4 @@
-"""What a member of rule recurrence declares: its tensors, its rule, a plain loop, draws (RECUR-6)."""
+"""What a member of rule recurrence declares: its program, its rule, words of recordings (RECUR-6)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.program.context import TRANSPOSED, Context, Inputs
+from atlas_ref.oracle.program.program import Program, Setting
+from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
-from tape import ops
 
-Inputs = Mapping[str, Any]
-Results = dict[str, Array]
-Shapes = dict[str, tuple[int, ...]]
-
-#: Axes of the matrices of a state, as the rule has them or turned.
+#: Axes of the matrices of a state, as the rule has them or transposed.
 Layout = Literal["(d_out, d_in)", "(d_in, d_out)"]
 
 #: Tensors that every member has beside its own.
@@ -26,75 +23,24 @@ SHARED = {
 }
 
 
-class Settings(NamedTuple):
-    """Settings of a case that a member may have (RECUR-5)."""
-
-    query_scale: Any
-    turned: bool
-    mini_batch: int
-    norm_eps: float
-    groups: int
-    position: int
-
-    def asks(self, q: Array) -> Array:
-        """A query times its factor."""
-        return q if self.query_scale == 1 else q / np.sqrt(q.shape[-1]).astype(q.dtype)
-
-    def matrix(self, M: Array) -> Array:
-        """A matrix of the state from the layout of the case to that of the rule, or back."""
-        return M.swapaxes(-1, -2) if self.turned else M
-
-
 class Member(NamedTuple):
     """One member (RECUR-6).
 
     Attributes:
         source: code that it is taken from.
-        tensors: its own inputs in order, with their ranges; a log of a gate may be -inf.
-        states: names of the state, each with an input NAME0, a cotangent NAME_bar and a result.
-        matrices: those of them that have a layout.
-        settings: parameters that it has beside `member`.
-        clause: of its recurrence.
-        shapes: (inputs, settings) -> shapes of its inputs and states in the layout of the rule, by the name
-            without `in/`; "y" of its reads.
+        program: tensors, states, settings, the plain loop with its mistakes, draws.
         evaluate: (inputs, settings) -> results, by the rule.
-        plain: (inputs, settings, rounding) -> the same by a plain loop.
-        draw: (request, settings, generator) -> its inputs where nothing grows.
         words: word of a recorded tensor -> name without `in/`; those of states bare.
         counts: word of a recorded parameter -> setting.
         flat: name without `in/` -> axis of one that a recording has more.
-        first: (name of a state, numbers, settings) -> one that it can have before the first token;
-            None where that is zero.
-        check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
-        continued: (inputs, settings) -> parameters of the call that follows (RECUR-13).
     """
 
     source: str
-    tensors: Mapping[str, Tensor]
-    states: tuple[str, ...]
-    matrices: tuple[str, ...]
-    settings: tuple[str, ...]
-    clause: str
-    shapes: Callable[[Inputs, Settings], Shapes]
-    evaluate: Callable[[Inputs, Settings], Results]
-    plain: Callable[[Inputs, Settings, Rounding], Results]
-    draw: Callable[[Any, Settings, Any], dict[str, Array]]
+    program: Program
+    evaluate: Callable[[Inputs, Any], dict[str, Array]]
     words: Mapping[str, str]
     counts: Mapping[str, str] = {}
     flat: Mapping[str, int] = {}
-    first: Callable[[str, Any, Settings], Any] = lambda name, x, own: x
-    check: Callable[[Inputs, Settings], None] = lambda x, own: None
-    continued: Callable[[Inputs, Settings], Mapping[str, Any]] = lambda x, own: {}
-
-
-def at_token(x: Inputs, t: int, *names: str) -> list[Array]:
-    """Rows of inputs at a token."""
-    return [x[f"in/{name}"][..., t, :] for name in names]
-
-
-def begun(x: Inputs, name: str, shape: tuple[int, ...], like: str = "in/v") -> Array:
-    """A first state in the layout of the case, zero unless given."""
-    return x[f"in/{name}0"] if f"in/{name}0" in x else ops.zeros_like(x[like], shape=shape)
 
 
 def masks(x: Inputs) -> dict[str, Any]:
@@ -106,16 +52,26 @@ def masks(x: Inputs) -> dict[str, Any]:
     }
 
 
-def writes(x: Inputs, t: int) -> bool:
-    """Whether a token changes the state (RECUR-1)."""
-    return "in/active" not in x or bool(x["in/active"][t])
+def in_layout(settings: Any, M: Array) -> Array:
+    """A matrix of the state from the layout of the case to that of the rule, or back."""
+    return M.swapaxes(-1, -2) if settings.state_layout == TRANSPOSED else M
 
 
-def starts(x: Inputs, t: int) -> bool:
-    """Whether a packed sequence starts at a token (RECUR-1)."""
-    return "in/reset" in x and bool(x["in/reset"][t])
+# -- settings that several members have --------------------------------------------------------------
 
 
-def stored(rounding: Rounding, x: Array) -> Array:
-    """A state between two tokens, as a program keeps it (TOL-8)."""
-    return x if rounding.store is None else rounding.store(x)
+def _has_one_layout(context: Context) -> bool:
+    """Whether the given first matrices have the shape of both layouts, or there are none."""
+    states = [name for name in context.matrices if name in context.shapes]
+    square = all(context.shapes[name][-1] == context.shapes[name][-2] for name in states)
+    given = any(f"in/{name}{end}" in context.inputs for name in states for end in ("0", "_bar"))
+    return square or not given
+
+
+QUERY_SCALE = Setting("query_scale", (1, "1/sqrt(d_in)"), (None, None, 1, "1/sqrt(d_in)"))
+STATE_LAYOUT = Setting(
+    "state_layout",
+    ("(d_out, d_in)", TRANSPOSED),
+    ("(d_out, d_in)", TRANSPOSED),
+    matters=_has_one_layout,
+)

@@ -15,4 +15,4 @@ MEMBERS: dict[str, Member] = {
 }
 
 #: Names of states of some member.
-STATES = tuple(sorted({name for member in MEMBERS.values() for name in member.states}))
+STATES = tuple(sorted({name for member in MEMBERS.values() for name in member.program.states}))

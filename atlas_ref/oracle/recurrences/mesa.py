@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.drawing import leading
-from atlas_ref.oracle.recurrences.member import (
-    Inputs,
-    Member,
-    Results,
-    Settings,
-    Shapes,
-    at_token,
-    begun,
-    masks,
-    starts,
-    stored,
-    writes,
-)
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.program.changes import changed, ones, silenced
+from atlas_ref.oracle.program.context import Context, Inputs
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.mistakes import has, of_before, scaled
+from atlas_ref.oracle.program.program import Program, Results, Shapes
+from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout, masks
+from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.rules.recurrences import mesa
 from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array
@@ -37,10 +33,11 @@ TENSORS = {
     "in/M0": Tensor("... d_out d_in", "0"),
     "in/G_bar": Tensor("... d_in d_in", "0"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
+    **SHARED,
 }
 
 
-def _shapes(x: Inputs, own: Settings) -> Shapes:
+def _shapes(x: Inputs, settings: Any) -> Shapes:
     *lead, T, d_in = x["in/k"].shape
     d_out = x["in/v"].shape[-1]
     return {
@@ -53,35 +50,52 @@ def _shapes(x: Inputs, own: Settings) -> Shapes:
     }
 
 
-def _evaluate(x: Inputs, own: Settings) -> Results:
+def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
     names = ("k", "v", "q", "weight", "log_retain", "ridge")
     tokens = mesa.Tokens(**{name: x[f"in/{name}"] for name in names}, **masks(x))
-    first = {"M": own.matrix(x["in/M0"])} if "in/M0" in x else {}
+    first = {"M": in_layout(settings, x["in/M0"])} if "in/M0" in x else {}
     after, y = mesa.run(tokens, mesa.start(tokens, G=x.get("in/G0"), **first))
-    return {"out/y": y, "out/G": after.G, "out/M": own.matrix(after.M)}
+    return {"out/y": y, "out/G": after.G, "out/M": in_layout(settings, after.M)}
 
 
-def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
-    shapes, way, reads = _shapes(x, own), by.way, []
-    G = begun(x, "G", shapes["G"])
-    M = own.matrix(x["in/M0"]) if "in/M0" in x else begun(x, "M", shapes["M"])
-    first = (G, M)
-    ridge = x["in/ridge"][..., None] * np.eye(G.shape[-1], dtype=plain(G).dtype)
-    for t in range(shapes["k"][-2]):
-        k, v, q = at_token(x, t, "k", "v", "q")
-        G, M = first if starts(x, t) else (G, M)
-        if writes(x, t):
-            w = by.touch(ops.exp(x["in/log_retain"][..., t]))[..., None, None]
-            weight = x["in/weight"][..., t, None, None]
-            G = stored(by, way.scaled_sum(w, G, weight * (k[..., :, None] * k[..., None, :])))
-            M = stored(by, way.scaled_sum(w, M, weight * (v[..., :, None] * k[..., None, :])))
-        reads.append(way.matmul(M, _solved(G + ridge, q[..., None], by))[..., 0])
-    return {"out/y": ops.stack(reads, axis=-2), "out/G": G, "out/M": own.matrix(M)}
+def _loop(context: Context, hook: Hook) -> Results:
+    """The recurrence, token by token, with its ops (RECUR-15)."""
+    way, reads, ridge = context.arithmetic, [], context.whole("ridge")
+    G, M = first = context.first("G"), context.first("M")
+    for t in range(context.tokens):
+        k, v, q = context.rows(t, "k", "v", "q")
+        G, M = (hook.start(*each) for each in zip("GM", (t, t), (G, M), first, strict=True))
+        if context.writes(t):
+            w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
+            weight = context.row(t, "weight")
+            G = hook("G", t, partial(_added, way), G, w, weight, k, k)
+            M = hook("M", t, partial(_added, way), M, w, weight, v, k)
+        else:
+            G, M = hook.keep("G", t, G), hook.keep("M", t, M)
+        solved = hook("solved", t, partial(_solved, way), hook.read("G", G), ridge, q)
+        reads.append(hook("y", t, partial(_read, way), hook.read("M", M), solved))
+    return {"y": ops.stack(reads, axis=-2), "G": G, "M": M}
 
 
-def _solved(A: Array, b: Array, by: Rounding) -> Array:
+def _added(way: Arithmetic, x: Array, w: Array, weight: Array, rows: Array, k: Array) -> Array:
+    """A decayed matrix and a weighted product of a column and a key."""
+    outer = weight[..., None, None] * (rows[..., :, None] * k[..., None, :])
+    return way.scaled_sum(w[..., None, None], x, outer)
+
+
+def _read(way: Arithmetic, M: Array, solved: Array) -> Array:
+    return way.matmul(M, solved[..., None])[..., 0]
+
+
+def _solved(way: Arithmetic, G: Array, ridge: Array, q: Array) -> Array:
+    """(G + diag(ridge))^-1 q."""
+    diagonal = ridge[..., None] * np.eye(G.shape[-1], dtype=plain(G).dtype)
+    return _by_elimination(way, G + diagonal, q[..., None])[..., 0]
+
+
+def _by_elimination(way: Arithmetic, A: Array, b: Array) -> Array:
     """A^-1 b by elimination downwards, the largest entry of a column first, and substitution up."""
-    way, n = by.way, A.shape[-1]
+    n = A.shape[-1]
     for i in range(n):
         exchange = _exchange(A, i)
         A, b = exchange @ A, exchange @ b
@@ -109,7 +123,7 @@ def _exchange(A: Array, i: int) -> Array:
     return (rows[..., :, None] == np.arange(bare.shape[-1])).astype(bare.dtype)
 
 
-def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
+def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
     lead = (*leading(request), request.tokens)
     return {
         "in/k": generator.standard_normal((*lead, request.d_in)) / np.sqrt(request.d_in),
@@ -121,22 +135,136 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     }
 
 
-def _first(name: str, x: Any, own: Settings) -> Any:
+def _first(name: str, x: Any, settings: Any) -> Any:
     """A sum of squares of keys for G, so that what is solved keeps its sign."""
     return x @ x.swapaxes(-1, -2) if name == "G" else x
 
 
-MEMBER = Member(
-    source="fla-core 0.6.0, ops/mesa_net/naive.py, exact",
+def _of_diagonal(compute: Any, G: Array, ridge: Array, q: Array) -> Array:
+    diagonal = ops.sum(G * np.eye(G.shape[-1], dtype=plain(G).dtype), axis=-1)
+    return q / (diagonal + ridge)
+
+
+def _one_step(compute: Any, G: Array, ridge: Array, q: Array) -> Array:
+    """The first step of conjugate gradients from zero."""
+    found = (G @ q[..., None])[..., 0] + ridge * q
+    square_of_q, slope = (ops.sum(q * x, axis=-1, keepdims=True) for x in (q, found))
+    return square_of_q / slope * q
+
+
+def _wide(context: Context) -> bool:
+    """Whether a system has more than one unknown."""
+    return bool(context.inputs["in/k"].shape[-1] > 1)
+
+
+def _of_heads(context: Context) -> bool:
+    ridge = context.inputs["in/ridge"]
+    return bool(ridge.ndim > 1 and ridge.shape[-2] > 1)
+
+
+def _late_gate(compute: Any, x: Array, w: Array, *written: Array) -> Array:
+    return w[..., None, None] * compute(x, ones(w), *written)
+
+
+#: Mistakes of kernels beside those of every program (RECUR-14).
+MISTAKES = (
+    *(
+        Reading(
+            f"{name} without decay",
+            f"{name} did not decay",
+            ops={name: lambda compute, x, w, *written: compute(x, ones(w), *written)},
+        )
+        for name in "GM"
+    ),
+    *(
+        Reading(
+            f"weight of {name} forgotten",
+            f"in/weight was 1 in {name}",
+            ops={name: lambda compute, x, w, weight, *rows: compute(x, w, ones(weight), *rows)},
+        )
+        for name in "GM"
+    ),
+    Reading("weight forgotten", "in/weight was 1", inputs=changed("in/weight", ones)),
+    Reading(
+        "weight twice", "in/weight was applied twice", inputs=changed("in/weight", lambda x: x * x)
+    ),
+    Reading(
+        "gate after write",
+        "the gate came after the write",
+        ops={"G": _late_gate, "M": _late_gate},
+    ),
+    Reading(
+        "gate when silent",
+        "silent tokens decayed",
+        has("active"),
+        inputs=silenced("in/weight"),
+    ),
+    Reading(
+        "no ridge",
+        "in/ridge was 0",
+        ops={"solved": lambda compute, G, ridge, q: compute(G, ops.zeros_like(ridge), q)},
+    ),
+    Reading(
+        "ridge twice",
+        "in/ridge was added twice",
+        ops={"solved": lambda compute, G, ridge, q: compute(G, 2.0 * ridge, q)},
+    ),
+    Reading(
+        "ridge of head 0",
+        "all heads had the ridge of the first",
+        _of_heads,
+        inputs=changed("in/ridge", lambda x: ops.broadcast_to(x[..., :1, :], x.shape)),
+    ),
+    Reading(
+        "not solved",
+        "reads were with the query as it is",
+        ops={"solved": lambda compute, G, ridge, q: q},
+    ),
+    Reading(
+        "solved by the diagonal",
+        "the system was its diagonal alone",
+        _wide,
+        ops={"solved": _of_diagonal},
+    ),
+    Reading(
+        "one step of conjugate gradients",
+        "the system was solved by one step of conjugate gradients",
+        _wide,
+        ops={"solved": _one_step},
+    ),
+    Reading(
+        "query scaled",
+        "queries were multiplied by 1/sqrt(d_in)",
+        _wide,
+        ops={"solved": lambda compute, G, ridge, q: compute(G, ridge, scaled(q))},
+    ),
+    Reading(
+        "read before",
+        "queries read the memory before their token",
+        ops={"read/G": of_before, "read/M": of_before},
+    ),
+    Reading("G of before", "systems were by G of before their token", ops={"read/G": of_before}),
+    Reading("M of before", "reads were of M of before their token", ops={"read/M": of_before}),
+)
+
+PROGRAM = Program(
+    name="mesa",
     tensors=TENSORS,
+    shapes=_shapes,
     states=("G", "M"),
     matrices=("M",),
-    settings=("state_layout",),
+    settings=(STATE_LAYOUT,),
+    loop=_loop,
+    rounding={"gate": "touch", "G": "store", "M": "store"},
     clause="RECUR-10",
-    shapes=_shapes,
-    evaluate=_evaluate,
-    plain=_plain,
     draw=_draw,
     first=_first,
+    mistakes=MISTAKES,
+)
+
+MEMBER = Member(
+    source="fla-core 0.6.0, ops/mesa_net/naive.py, exact",
+    program=PROGRAM,
+    evaluate=_evaluate,
     words={"lamb": "ridge", "beta": "weight", "G": "G", "state": "M"},
 )

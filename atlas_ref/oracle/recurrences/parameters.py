@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from atlas_ref.oracle.parameters import check_keys, check_names, validated
-from atlas_ref.oracle.recurrences.member import Layout, Member, Settings
+from atlas_ref.oracle.program.program import Program
+from atlas_ref.oracle.recurrences.member import Layout
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.types import Count, Frozen
 
@@ -15,7 +16,7 @@ from atlas_ref.types import Count, Frozen
 Name: Any = Literal[tuple(MEMBERS)]
 
 #: Keys of a header of this rule.
-KEYS = ("schema", "rule", "level", "form", "parameters", "note")
+KEYS = ("schema", "rule", "level", "form", "parameters", "note", "trace")
 
 
 class Parameters(Frozen):
@@ -40,19 +41,9 @@ class Parameters(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
     @property
-    def of(self) -> Member:
-        return MEMBERS[self.member]
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(
-            query_scale=self.query_scale,
-            turned=self.state_layout == "(d_in, d_out)",
-            mini_batch=self.mini_batch,
-            norm_eps=self.norm_eps,
-            groups=self.groups,
-            position=self.position,
-        )
+    def program(self) -> Program:
+        """The program of the member."""
+        return MEMBERS[self.member].program
 
 
 def check_header(header: Any) -> None:
@@ -62,10 +53,11 @@ def check_header(header: Any) -> None:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
     check_keys(header, KEYS)
-    own = parsed(header)
+    settings = parsed(header)
+    names = [each.name for each in settings.program.settings]
     for name in header.parameters:
-        if name not in ("member", *own.of.settings):
-            raise ValueError(f"parameters.{name}: the member {own.member} has none")
+        if name not in ("member", *names):
+            raise ValueError(f"parameters.{name}: the member {settings.member} has none")
 
 
 def parsed(header: Any) -> Parameters:

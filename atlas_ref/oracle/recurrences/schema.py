@@ -7,7 +7,6 @@ from typing import Any
 
 from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.recurrences.parameters import KEYS, Parameters
-from atlas_ref.oracle.recurrences.tensors import table
 
 
 def recurrence_contract(keys: Sequence[str]) -> dict[str, Any]:
@@ -36,8 +35,11 @@ def recurrence_table() -> dict[str, Any]:
     """Tensors of each member, and the settings that it has (RECUR-6)."""
     return {
         name: {
-            "inputs": {key: {"axes": each.axes, "need": each.need} for key, each in of.items()},
-            "settings": list(MEMBERS[name].settings),
+            "inputs": {
+                key: {"axes": each.axes, "need": each.need}
+                for key, each in member.program.tensors.items()
+            },
+            "settings": [each.name for each in member.program.settings],
         }
-        for name, of in ((name, table(name)) for name in MEMBERS)
+        for name, member in MEMBERS.items()
     }

@@ -4,25 +4,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from operator import truediv
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.drawing import leading
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.program.changes import changed, ones
+from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.mistakes import of_before, scale_twice, several
+from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.recurrences.member import (
-    Inputs,
+    QUERY_SCALE,
+    SHARED,
+    STATE_LAYOUT,
     Member,
-    Results,
-    Settings,
-    Shapes,
-    at_token,
-    begun,
+    in_layout,
     masks,
-    starts,
-    stored,
-    writes,
 )
-from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.rules.recurrences import ttt_linear
 from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array
@@ -39,10 +43,15 @@ TENSORS = {
     "in/bias0": Tensor("... d_in", "0"),
     "in/M_bar": Tensor("... d_in d_in", "0"),
     "in/bias_bar": Tensor("... d_in", "0"),
+    **SHARED,
 }
 
 
-def _shapes(x: Inputs, own: Settings) -> Shapes:
+#: Rows of the tokens of a mini-batch.
+Rows = tuple[Array, ...]
+
+
+def _shapes(x: Inputs, settings: Any) -> Shapes:
     *lead, T, d = x["in/k"].shape
     return {
         **dict.fromkeys(("k", "v", "q", "y"), (*lead, T, d)),
@@ -53,92 +62,157 @@ def _shapes(x: Inputs, own: Settings) -> Shapes:
     }
 
 
-def _evaluate(x: Inputs, own: Settings) -> Results:
+def _evaluate(x: Inputs, settings: Any) -> dict[str, Array]:
     names = ("k", "v", "q", "step_size", "gain", "shift")
     tokens = ttt_linear.Tokens(**{name: x[f"in/{name}"] for name in names}, **masks(x))
-    first = {"M": own.matrix(x["in/M0"])} if "in/M0" in x else {}
+    first = {"M": in_layout(settings, x["in/M0"])} if "in/M0" in x else {}
     config = ttt_linear.Config(
-        mini_batch=own.mini_batch, norm_eps=own.norm_eps, query_scale=own.query_scale
+        mini_batch=settings.mini_batch, norm_eps=settings.norm_eps, query_scale=settings.query_scale
     )
     state = ttt_linear.start(tokens, bias=x.get("in/bias0"), **first)
     after, y = ttt_linear.run(config, tokens, state)
     memory = ttt_linear.memory(after)
-    return {"out/y": y, "out/M": own.matrix(memory.M), "out/bias": memory.bias}
+    return {"out/y": y, "out/M": in_layout(settings, memory.M), "out/bias": memory.bias}
 
 
-def _plain(x: Inputs, own: Settings, by: Rounding) -> Results:
-    """Reads by scores of the keys of a mini-batch; its sums move the memory only at its end."""
-    shapes, reads = _shapes(x, own), []
-    M = own.matrix(x["in/M0"]) if "in/M0" in x else begun(x, "M", shapes["M"])
-    bias = begun(x, "bias", shapes["bias"])
-    first, keys, slopes = (M, bias), list[Array](), list[Array]()
-    gain, shift, step = x["in/gain"], x["in/shift"], x["in/step_size"][..., 0]
-    for t in range(shapes["k"][-2]):
-        k, v, q = at_token(x, t, "k", "v", "q")
-        if starts(x, t):
-            (M, bias), keys, slopes = first, [], []
-        if writes(x, t):
-            if len(keys) == own.mini_batch:
-                M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, step, by))
-                keys, slopes = [], []
-            z = by.way.matmul(M, k[..., None])[..., 0] + bias
-            step = x["in/step_size"][..., t]
-            keys, slopes = [*keys, k], [*slopes, _slope(z, v - k, gain, shift, own.norm_eps, by)]
-        asks = own.asks(q)[..., None]
-        o = by.way.matmul(M, asks)[..., 0] + bias
-        if keys:
-            scores = by.way.matmul(ops.stack(keys, axis=-2), asks) + 1.0  # 1 is of the bias
-            found = by.way.matmul(ops.stack(slopes, axis=-1), scores)[..., 0]
-            o = by.way.scaled_sum(-step[..., None], found, o)
-        hat, _ = _standard(o, own.norm_eps, by)
-        reads.append(o + by.way.scaled_sum(hat, gain, shift))
-    if keys:
-        M, bias = (stored(by, each) for each in _moved(M, bias, keys, slopes, step, by))
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": own.matrix(M), "out/bias": bias}
+def _loop(context: Context, hook: Hook) -> Results:
+    """Reads by scores of keys of a mini-batch, whose sums move the memory at its end (RECUR-15)."""
+    way, size, reads = context.arithmetic, context.settings.mini_batch, []
+    gain, shift = context.whole("gain"), context.whole("shift")
+    M, bias = first = context.first("M"), context.first("bias")
+    batch = Batch()
+    for t in range(context.tokens):
+        k, v, q = context.rows(t, "k", "v", "q")
+        if context.starts(t):
+            batch = Batch()
+        M, bias = (
+            hook.start(name, t, *each)
+            for name, *each in zip(("M", "bias"), (M, bias), first, strict=True)
+        )
+        if context.writes(t):
+            if len(batch.keys) == size:
+                (M, bias), batch = _written(hook, way, M, bias, batch), Batch()
+            z = hook("found", t, partial(_found, way), M, bias, k)
+            hat, deviation = _normed(context, hook, t, "", z)
+            e = hook("error", t, partial(_error, way), hat, v, k, gain, shift)
+            u = hook("slope", t, partial(_slope, way), e, hat, deviation, gain)
+            batch = batch.with_token(t, k, u, context.row(t, "step_size"))
+        o = hook("read", t, partial(_read, context), M, bias, q, *batch.values)
+        hat, _ = _normed(context, hook, t, "read_", o)
+        reads.append(hook("y", t, partial(_finished, way), o, hat, gain, shift))
+    if batch.keys:
+        M, bias = _written(hook, way, M, bias, batch)
+    return {"y": ops.stack(reads, axis=-2), "M": M, "bias": bias}
 
 
-def _moved(
-    M: Array, bias: Array, keys: list[Array], slopes: list[Array], step: Array, by: Rounding
+class Batch(NamedTuple):
+    """Tokens of a mini-batch so far: the last one, and of each its key, slope and step size."""
+
+    last: int = -1
+    keys: tuple[Array, ...] = ()
+    slopes: tuple[Array, ...] = ()
+    steps: tuple[Array, ...] = ()
+
+    @property
+    def values(self) -> tuple[tuple[Array, ...], ...]:
+        return self.keys, self.slopes, self.steps
+
+    def with_token(self, t: int, k: Array, u: Array, step: Array) -> Batch:
+        return Batch(t, (*self.keys, k), (*self.slopes, u), (*self.steps, step))
+
+
+def _written(
+    hook: Hook, way: Arithmetic, M: Array, bias: Array, batch: Batch
 ) -> tuple[Array, Array]:
-    """The memory after one step along the sums over a mini-batch."""
+    """The memory after one step along the sums over a mini-batch, at the last of its tokens."""
+    t, (keys, slopes, steps) = batch.last, batch.values
+    return (
+        hook("M", t, partial(_moved, way), M, keys, slopes, steps),
+        hook("bias", t, partial(_bias, way), bias, slopes, steps),
+    )
+
+
+def _moved(way: Arithmetic, M: Array, keys: Rows, slopes: Rows, steps: Rows) -> Array:
     columns = ops.stack(slopes, axis=-1)  # (..., d, tokens)
-    ones = ops.ones_like(columns, shape=(len(keys), 1))
-    down = -step[..., None, None]
-    M = by.way.scaled_sum(down, by.way.matmul(columns, ops.stack(keys, axis=-2)), M)
-    bias = by.way.scaled_sum(down[..., 0], by.way.matmul(columns, ones)[..., 0], bias)
-    return M, bias
+    down = -steps[-1][..., None, None]
+    return way.scaled_sum(down, way.matmul(columns, ops.stack(keys, axis=-2)), M)
 
 
-def _slope(z: Array, target: Array, gain: Array, shift: Array, eps: float, by: Rounding) -> Array:
+def _bias(way: Arithmetic, bias: Array, slopes: Rows, steps: Rows) -> Array:
+    columns = ops.stack(slopes, axis=-1)
+    ones = ops.ones_like(columns, shape=(len(slopes), 1))
+    return way.scaled_sum(-steps[-1][..., None], way.matmul(columns, ones)[..., 0], bias)
+
+
+def _found(way: Arithmetic, M: Array, bias: Array, k: Array) -> Array:
+    return way.matmul(M, k[..., None])[..., 0] + bias
+
+
+def _read(
+    context: Context, M: Array, bias: Array, q: Array, keys: Rows, slopes: Rows, steps: Rows
+) -> Array:
+    """What the memory after this token answers, the gradients of its mini-batch by their scores."""
+    way, asks = context.arithmetic, context.asks(q)[..., None]
+    o = way.matmul(M, asks)[..., 0] + bias
+    if not keys:
+        return o
+    scores = way.matmul(ops.stack(keys, axis=-2), asks) + 1.0  # 1 is of the bias
+    found = way.matmul(ops.stack(slopes, axis=-1), scores)[..., 0]
+    return way.scaled_sum(-steps[-1][..., None], found, o)
+
+
+def _normed(context: Context, hook: Hook, t: int, of: str, z: Array) -> tuple[Array, Array]:
+    """z without its mean over its deviation, and that."""
+    way, eps = context.arithmetic, context.settings.norm_eps
+    centred = hook(f"{of}centred", t, partial(_centred, way), z)
+    deviation = hook(f"{of}deviation", t, partial(_deviation, way), centred, eps)
+    return hook(f"{of}normed", t, truediv, centred, deviation), deviation
+
+
+def _centred(way: Arithmetic, z: Array) -> Array:
+    return z - _total(way, z) / z.shape[-1]
+
+
+def _deviation(way: Arithmetic, centred: Array, eps: float) -> Array:
+    return ops.sqrt(_total(way, centred * centred) / centred.shape[-1] + eps)
+
+
+def _error(way: Arithmetic, hat: Array, v: Array, k: Array, gain: Array, shift: Array) -> Array:
+    return way.scaled_sum(hat, gain, shift) - (v - k)
+
+
+def _slope(way: Arithmetic, e: Array, hat: Array, deviation: Array, gain: Array) -> Array:
     """The derivative of the loss by z, as kernels write it: all over the width, divided at last."""
-    hat, deviation = _standard(z, eps, by)
-    width = z.shape[-1]
-    g = (by.way.scaled_sum(hat, gain, shift) - target) * gain
-    whole = width * g - _total(g, by) - hat * _total(g * hat, by)
+    width, g = hat.shape[-1], e * gain
+    whole = width * g - _total(way, g) - hat * _total(way, g * hat)
     return whole / (width * deviation)
 
 
-def _standard(z: Array, eps: float, by: Rounding) -> tuple[Array, Array]:
-    """z without its mean over its deviation, and that."""
-    width = z.shape[-1]
-    centred = z - _total(z, by) / width
-    deviation = ops.sqrt(_total(centred * centred, by) / width + eps)
-    return centred / deviation, deviation
+def _finished(way: Arithmetic, o: Array, hat: Array, gain: Array, shift: Array) -> Array:
+    return o + way.scaled_sum(hat, gain, shift)
 
 
-def _total(x: Array, by: Rounding) -> Array:
+def _total(way: Arithmetic, x: Array) -> Array:
     """The sum over the last axis, which stays."""
     column = ops.ones_like(x, shape=(x.shape[-1], 1))
-    return by.way.matmul(x[..., None, :], column)[..., 0]
+    return way.matmul(x[..., None, :], column)[..., 0]
 
 
-def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
+def _cuts(x: Inputs, settings: Any, token: int) -> bool:
+    """Whether a mini-batch begins at a token, as a call does (RECUR-13)."""
+    count = 0
+    for t in range(token):
+        count = (0 if starts(x, t) else count) + writes(x, t)
+    return bool(count % settings.mini_batch == 0)
+
+
+def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
     d, lead = request.d_in, (*leading(request), request.tokens)
     return {
         "in/k": generator.standard_normal((*lead, d)) / np.sqrt(d),
         "in/v": generator.standard_normal((*lead, d)),
         "in/q": generator.standard_normal((*lead, d)),
-        "in/step_size": generator.uniform(0.0, 0.1, lead) / own.mini_batch,
+        "in/step_size": generator.uniform(0.0, 0.1, lead) / settings.mini_batch,
         "in/gain": 1.0 + 0.1 * generator.standard_normal((request.heads, d)),
         "in/shift": 0.1 * generator.standard_normal((request.heads, d)),
         "in/M0": generator.standard_normal((*lead[:-1], d, d)) / np.sqrt(d),
@@ -146,17 +220,180 @@ def _draw(request: Any, own: Settings, generator: Any) -> dict[str, Array]:
     }
 
 
-MEMBER = Member(
-    source="fla-core 0.6.0, ops/ttt/naive.py",
+MINI_BATCH = Setting(
+    "mini_batch",
+    (1, 2, 3, 4, 5, 8, 16, 32, 64, 128),
+    (16, 16, 1, 2, 4, 5),
+    function=lambda context, value: min(value, context.tokens),
+)
+
+#: eps of the layer norm, those of public code among them.
+NORM_EPS = Setting(
+    "norm_eps",
+    (1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+    (1e-6, 1e-6, 1e-2, 1e-12),
+)
+
+
+def _of_norms(centred: Any = None, deviation: Any = None) -> dict[str, Any]:
+    """A change of both layer norms."""
+    found = {"centred": centred, "deviation": deviation}
+    return {f"{of}{op}": x for of in ("", "read_") for op, x in found.items() if x is not None}
+
+
+def _by_own_steps(compute: Any, *arguments: Any) -> Array:
+    """Gradients that are each at the step size of their token."""
+    *before, slopes, steps = arguments
+    if not slopes:
+        return compute(*arguments)
+    scaled = tuple(step[..., None] * u for step, u in zip(steps, slopes, strict=True))
+    return compute(*before, scaled, (ones(steps[-1]),))
+
+
+def _averaged(compute: Any, *arguments: Any) -> Array:
+    *before, slopes, steps = arguments
+    return compute(*before, tuple(u / len(slopes) for u in slopes), steps)
+
+
+def _by_first_step(compute: Any, *arguments: Any) -> Array:
+    return compute(*arguments[:-1], arguments[-1][:1])
+
+
+def _without_ones(
+    compute: Any, M: Array, bias: Array, q: Array, keys: Rows, slopes: Rows, steps: Rows
+) -> Array:
+    o = compute(M, bias, q, keys, slopes, steps)
+    return o + steps[-1][..., None] * sum(slopes) if slopes else o
+
+
+def _without_itself(
+    compute: Any, M: Array, bias: Array, q: Array, keys: Rows, slopes: Rows, steps: Rows
+) -> Array:
+    return compute(M, bias, q, keys[:-1], slopes[:-1], steps)
+
+
+def _everywhere(wrap: Any) -> dict[str, Any]:
+    """A change of all sums over a mini-batch."""
+    return dict.fromkeys(("M", "bias", "read"), wrap)
+
+
+def _joint(context: Context) -> bool:
+    """Whether a mini-batch has tokens beside its first one."""
+    return several(context) and context.settings.mini_batch > 1
+
+
+MISTAKES = (
+    Reading(
+        "eps outside the root",
+        "the eps of a norm was added to the deviation",
+        ops=_of_norms(deviation=lambda compute, x, eps: compute(x, 0.0) + eps),
+    ),
+    Reading(
+        "variance over width - 1",
+        "variances were sums over the width minus one",
+        lambda context: context.inputs["in/k"].shape[-1] > 1,
+        ops=_of_norms(
+            deviation=lambda compute, x, eps: compute(
+                x * np.sqrt(x.shape[-1] / (x.shape[-1] - 1)).astype(x.dtype), eps
+            )
+        ),
+    ),
+    Reading(
+        "mean kept", "norms did not subtract the mean", ops=_of_norms(centred=lambda compute, z: z)
+    ),
+    Reading(
+        "residual forgotten",
+        "reads were their norm alone",
+        ops={"y": lambda compute, o, *rest: compute(ops.zeros_like(o), *rest)},
+    ),
+    Reading("norm of reads forgotten", "reads had no norm", ops={"y": lambda compute, o, *rest: o}),
+    Reading(
+        "target of values",
+        "the target was the value alone",
+        ops={
+            "error": lambda compute, hat, v, k, *affine: compute(hat, v, ops.zeros_like(k), *affine)
+        },
+    ),
+    Reading(
+        "gain left out of the gradient",
+        "gradients did not go back through in/gain",
+        ops={"slope": lambda compute, e, hat, d, gain: compute(e, hat, d, ones(gain))},
+    ),
+    Reading(
+        "norm left out of the gradient",
+        "gradients did not go back through the norm",
+        ops={"slope": lambda compute, e, hat, d, gain: e * gain},
+    ),
+    Reading("gain forgotten", "in/gain was 1", inputs=changed("in/gain", ones)),
+    Reading("shift forgotten", "in/shift was 0", inputs=changed("in/shift", ops.zeros_like)),
+    Reading(
+        "step of each token",
+        "every gradient had the step size of its own token",
+        _joint,
+        ops=_everywhere(_by_own_steps),
+    ),
+    Reading(
+        "step of the first token",
+        "gradients had the step size of the first token of their mini-batch",
+        _joint,
+        ops=_everywhere(_by_first_step),
+    ),
+    Reading(
+        "mean over the mini-batch",
+        "gradients of a mini-batch were averaged",
+        _joint,
+        ops=_everywhere(_averaged),
+    ),
+    Reading(
+        "bias not written", "the bias was never moved", ops={"bias": lambda compute, b, *rest: b}
+    ),
+    Reading(
+        "bias left out of reads in a mini-batch",
+        "scores had no 1 of the bias",
+        ops={"read": _without_ones},
+    ),
+    Reading(
+        "bias left out of the write",
+        "gradients were taken without the bias",
+        ops={"found": lambda compute, M, bias, k: compute(M, ops.zeros_like(bias), k)},
+    ),
+    Reading(
+        "read before",
+        "queries read the memory before their token",
+        ops={"read": _without_itself},
+    ),
+    Reading(
+        "read of the mini-batch's start",
+        "queries read the memory before their mini-batch",
+        ops={"read": lambda compute, M, bias, q, *rows: compute(M, bias, q, (), (), ())},
+    ),
+    Reading(
+        "last mini-batch not written",
+        "the last mini-batch did not move the memory",
+        ops={"out/M": of_before, "out/bias": of_before},
+    ),
+    scale_twice("read", 2),
+)
+
+PROGRAM = Program(
+    name="ttt_linear",
     tensors=TENSORS,
+    shapes=_shapes,
     states=("M", "bias"),
     matrices=("M",),
-    settings=("query_scale", "state_layout", "mini_batch", "norm_eps"),
+    settings=(QUERY_SCALE, STATE_LAYOUT, MINI_BATCH, NORM_EPS),
+    loop=_loop,
+    rounding={"M": "store", "bias": "store"},
     clause="RECUR-11",
-    shapes=_shapes,
-    evaluate=_evaluate,
-    plain=_plain,
     draw=_draw,
+    cuts=_cuts,
+    mistakes=MISTAKES,
+)
+
+MEMBER = Member(
+    source="fla-core 0.6.0, ops/ttt/naive.py",
+    program=PROGRAM,
+    evaluate=_evaluate,
     words={"w": "gain", "b": "shift", "eta": "step_size", "state": "M", "bias": "bias"},
     counts={"mini_batch": "mini_batch", "eps": "norm_eps"},
     flat={"step_size": -1, "bias": -2, "bias0": -2, "bias_bar": -2},

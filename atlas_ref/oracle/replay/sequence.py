@@ -97,7 +97,7 @@ def leading(case: Case) -> int:
         return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
     subject = SUBJECTS[case.header.rule]
     if subject.traced is not None:
-        return int(case.inputs["in/k"].ndim) - 2
+        return int(case.inputs[subject.traced.along(case)].ndim) - 2
     own = subject.tensors[subject.argument].axes.split()[1:]  # after "..."
     return int(case.inputs[subject.argument].ndim) - len(own)
 

@@ -112,11 +112,13 @@ class Traced(NamedTuple):
         run: (case, inputs, hook, arithmetic, readings) -> results, the hook called as
             `oracle.replay.loop.run_ops` calls it.
         tokens: (case, op) -> tokens that compute it; None for all of them.
+        along: (case) -> the input whose last axes are tokens and channels.
     """
 
     ops: Callable[[Any], list[tuple[str, tuple[str, ...], str]]]
     run: Callable[..., dict[str, Array]]
     tokens: Callable[[Any, str], tuple[int, ...] | None]
+    along: Callable[[Any], str] = lambda case: "in/k"
 
 
 class Searched(NamedTuple):
@@ -171,11 +173,13 @@ class Calls(NamedTuple):
             of their steps, some for each token.
         left: (name of a result) -> the input that it is in the next call; "" for none.
         returns: whether a reset goes back to the first state of its own call (CONV-33).
+        cuts: (case, token) -> whether the call may be cut before a token.
     """
 
     axes: Callable[[Any], Mapping[str, str]]
     left: Callable[[str], str]
     returns: bool = False
+    cuts: Callable[[Any, int], bool] = lambda case, token: True
 
 
 def state_left(name: str) -> str:

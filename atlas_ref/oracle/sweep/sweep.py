@@ -106,8 +106,8 @@ def sweep(
     """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
 
     Args:
-        rule: omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt or
-            dplr.
+        rule: omega, titans_lmm, delta, hebbian, newton_schulz, feature_map, deep_memory, tnt, dplr or
+            recurrence.
         source: an implementation by its name, or any source; the latter must be picklable to go to
             other processes.
         choices: fixed parts of the draw, name -> values that it may take (SWEEP-3).

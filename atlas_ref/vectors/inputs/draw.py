@@ -132,6 +132,9 @@ def recipe(key: str, convention: Convention) -> Recipe:
         "in/beta_precond": STEP_MEMORY,
         **dict.fromkeys(("in/log_momentum", "in/log_retain_precond"), LOG_MOMENTUM),
         **dict.fromkeys(("in/a", "in/erase_gate", "in/write_gate"), WEIGHT),
+        # a case that is read before a regime of recurrences draws them (VEC-29)
+        "in/log_retain": LOG_MOMENTUM,
+        "in/ridge": SQUARES,
     }
     if key in lists:
         return lists[key]

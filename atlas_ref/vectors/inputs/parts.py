@@ -16,6 +16,9 @@ from atlas_ref.oracle.subjects.subject import Calls
 
 STATE = "in/state/"
 
+#: Keys of the header of results that say where the next call stands (CASE-13, RECUR-13).
+COUNTED = ("parameters",)
+
 
 def calls(case: Case) -> Calls | None:
     """How a case of this subject is cut, where it says so itself."""
@@ -34,7 +37,7 @@ def part(
     own = calls(case)
     assert own is not None
     axes = {name: words.split() for name, words in own.axes(case).items()}
-    count = case.inputs["in/q"].shape[-2]
+    count, header = tokens_of(case), case.header.plain()
     tensors = {
         name: _taken(x, axes.get(name, []), tokens, count) for name, x in case.inputs.items()
     }
@@ -42,9 +45,19 @@ def part(
         tensors = {name: x for name, x in tensors.items() if not name.startswith(STATE)}
         left = {own.left(name): x for name, x in before.tensors.items() if own.left(name)}
         tensors |= left
+        header |= {name: before.header[name] for name in COUNTED if name in before.header}
     gone = {own.left(name) for name in lost}
     tensors = {name: x for name, x in tensors.items() if name not in gone}
-    return make(case.header.plain(), tensors, name=case.name)
+    return make(header, tensors, name=case.name)
+
+
+def tokens_of(case: Case) -> int:
+    """Tokens of a call that is cut by the axes of its inputs."""
+    own = calls(case)
+    assert own is not None
+    axes = {name: words.split() for name, words in own.axes(case).items()}
+    name = next(name for name in case.inputs if "T" in axes.get(name, []))
+    return int(case.inputs[name].shape[axes[name].index("T") - len(axes[name])])
 
 
 def _taken(x: Any, axes: list[str], tokens: range, count: int) -> Any:

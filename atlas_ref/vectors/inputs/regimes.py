@@ -11,7 +11,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.tnt import parameters as tnt_parameters
-from atlas_ref.vectors.inputs import erase_regimes
+from atlas_ref.vectors.inputs import erase_regimes, recurrences
 from atlas_ref.vectors.inputs.axes import deep_draws
 from atlas_ref.vectors.inputs.stream import chosen, whole
 
@@ -263,6 +263,10 @@ REGIMES: dict[str, Regime] = {
     "long": erase_regimes.long,
     "tiny keys": erase_regimes.tiny_keys,
     "without momentum": deep_draws.without_momentum,
+    "recurrence": recurrences.numbers,
+    "first states": recurrences.first_states,
+    "gates of zero": recurrences.gates_of_zero,
+    "near one": recurrences.near_one,
     "from before": deep_draws.from_before,
     "thresholds": deep_draws.thresholds,
 }

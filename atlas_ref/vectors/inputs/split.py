@@ -33,7 +33,8 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 def places(case: Case) -> list[int]:
     """Tokens before which the call may be cut: the second, the middle one and the last.
 
-    There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and
+    Where a case says which cuts there are, they are the nearest of those. There are none where a cut
+    shows by definition. A read of the call's end shows it (CONV-38), and
     so does a reset after the cut, which restores the second call's first state.
     """
     if case.convention.read == "call_end":
@@ -42,7 +43,9 @@ def places(case: Case) -> list[int]:
     if own is not None and not own.returns:
         return _places_of_chunks(case)
     T = tokens(case) if own is not None or case.header.rule in FAMILY else 0
-    cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
+    free = [t for t in range(1, T) if own is None or own.cuts(case, t)]
+    nearest = {min(free, key=lambda t: abs(t - place)) for place in (1, T // 2, T - 1) if free}
+    cuts = sorted(nearest)
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
     least = 1 if own is None else 0  # a reset at the cut is the start of a call, of another memory
     return [t for t in cuts if not any(reset >= t + least for reset in resets)]
@@ -50,7 +53,7 @@ def places(case: Case) -> list[int]:
 
 def tokens(case: Case) -> int:
     """Tokens of a call, each of which may have several steps."""
-    return facts(case).tokens if parts.calls(case) is None else case.inputs["in/q"].shape[-2]
+    return facts(case).tokens if parts.calls(case) is None else parts.tokens_of(case)
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:

@@ -12,6 +12,7 @@ from atlas_ref.vectors.inputs.axes.maps import MAPS as YOUNGER_MAPS
 from atlas_ref.vectors.inputs.axes.memories import MEMORIES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.dplr_targets import DPLR
+from atlas_ref.vectors.inputs.recurrences import RECURRENCES
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.tnt_targets import TNT
 from atlas_ref.vectors.inputs.topics import LONG, MATRICES, ROWS, TOKENS, Topic
@@ -113,7 +114,7 @@ TARGETS = (
 )
 
 #: Targets that came to the set of long vectors later, in the order in which they came.
-LATER = (*DEEP, *TNT, *DPLR, *MEMORIES, *YOUNGER_MAPS, *FORMULAS, *DEEP_AXES)
+LATER = (*DEEP, *TNT, *DPLR, *MEMORIES, *YOUNGER_MAPS, *FORMULAS, *DEEP_AXES, *RECURRENCES)
 
 
 class _Named(Protocol):

@@ -69,7 +69,8 @@ def cases() -> dict[str, Case]:
             found[f"{rule} {name}"] = _small(rule, request)
     found |= {f"dplr of {name}": case for name, case in formulas.CASES.items()}
     for name, case in list(found.items()):
-        if case.inputs["in/k"].shape[:-2] == case.inputs["in/v"].shape[:-2] != ():
+        keys, values = every_rule.keys_and_values(case)
+        if keys.shape[:-2] == values.shape[:-2] != ():
             found[f"{name}, alone"] = every_rule.without_leading_axes(case)
     return found
 
@@ -106,7 +107,7 @@ def beside(case: Case, chosen: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.clause("CASE-38", "DEEPCASE-15", "DPLRCASE-10", "TNTCASE-12")
+@pytest.mark.clause("CASE-38", "DEEPCASE-15", "DPLRCASE-10", "TNTCASE-12", "PROG-4")
 @pytest.mark.parametrize("name", cases())
 def test_every_reading_runs(name: str, request: Any) -> None:
     """And its gradients; with `make test` those that are about them alone."""
@@ -123,7 +124,7 @@ PARTS = 64
 
 
 @pytest.mark.sample(3)
-@pytest.mark.clause("CASE-38", "DEEPCASE-15", "DPLRCASE-10", "TNTCASE-12")
+@pytest.mark.clause("CASE-38", "DEEPCASE-15", "DPLRCASE-10", "TNTCASE-12", "PROG-4")
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", [name for name in cases() if name.endswith("alone")])
 def test_every_pair_of_readings_runs(name: str, part: int, request: Any) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings import changes, of_formulas, wraps
+from atlas_ref.oracle.dplr.readings import of_formulas, wraps
 from atlas_ref.oracle.dplr.readings.reading import RATES, Reading
+from atlas_ref.oracle.program import changes
 from tape import ops
 
 

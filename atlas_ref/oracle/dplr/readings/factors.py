@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings import changes
 from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings import backward, changes, of_formulas, wraps
+from atlas_ref.oracle.dplr.readings import backward, of_formulas, wraps
 from atlas_ref.oracle.dplr.readings.reading import RATES, Reading
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 
@@ -294,13 +295,24 @@ def _of_tokens(context: Context) -> Iterator[Reading]:
     if n > 1:
         names = [name for name in ROWS if name in context.tensors]
         words = "the steps of a token were taken in reverse"
-        yield _mistake("steps reversed", words, lambda x: changes.in_reverse(context, names, x))
+        yield _mistake("steps reversed", words, lambda x: _in_reverse(context, names, x))
     if context.tokens > 1:
         for name, word in (("in/q", "queries"), ("in/k", "keys")):
             words = f"{word} were one row late"
             yield _mistake(
                 f"{name} late", words, changes.changed(name, lambda x: changes.late(x, -2))
             )
+
+
+def _in_reverse(context: Context, names: list[str], inputs: changes.Inputs) -> changes.Inputs:
+    """The rows of each token in reverse."""
+    n, count = context.params.steps, context.tensors["in/v"].shape[-2]
+    order = np.arange(count).reshape(-1, n)[:, ::-1].ravel()
+    rows = {}
+    for name in names:
+        number = len(inputs[name].shape) < len(inputs["in/v"].shape)  # one for each row
+        rows[name] = inputs[name][..., order] if number else inputs[name][..., order, :]
+    return {**inputs, **rows}
 
 
 #: Tensors with a row for each step.

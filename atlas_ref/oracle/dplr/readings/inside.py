@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings import changes, wraps
+from atlas_ref.oracle.dplr.readings import wraps
 from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.context import Context
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings import calls, changes, forms, wraps
+from atlas_ref.oracle.dplr.readings import calls, forms, wraps
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
 from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.program import changes
 from atlas_ref.types import Array
 from tape import ops
 

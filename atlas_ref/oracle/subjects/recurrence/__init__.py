@@ -9,8 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.recurrences import parameters, tensors
+from atlas_ref.oracle.program.derive import calls, drawing, ops, readings, tensors
+from atlas_ref.oracle.program.program import Program
+from atlas_ref.oracle.program.run import run
+from atlas_ref.oracle.recurrences import parameters
 from atlas_ref.oracle.recurrences.members import MEMBERS, STATES
+from atlas_ref.oracle.recurrences.parameters import Parameters
 from atlas_ref.oracle.subjects.subject import Own, Rounding, Subject
 from atlas_ref.types import Array
 
@@ -20,35 +24,49 @@ TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
 _TRAINED = {
     name.removeprefix("in/")
     for member in MEMBERS.values()
-    for name in member.tensors
-    if not name.endswith("_bar")
+    for name, tensor in member.program.tensors.items()
+    if not (tensor.mask or name.endswith("_bar"))
 }
 RESULTS = re.compile(rf"out/(y|{'|'.join(STATES)})|grad/({'|'.join(sorted(_TRAINED))})")
 STATE = re.compile(rf"out/({'|'.join(STATES)})")
 
 
+def _stated(header: Any) -> tuple[Program, Parameters]:
+    """The program of a header, and its parameters."""
+    settings = parameters.parsed(header)
+    return settings.program, settings
+
+
+def _of_case(case: Any) -> tuple[Program, Parameters]:
+    return _stated(case.header)
+
+
 def _evaluate(
     inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
-    own = parameters.parsed(case.header)
-    return own.of.evaluate(inputs, own.settings), None
+    settings = parameters.parsed(case.header)
+    return MEMBERS[settings.member].evaluate(inputs, settings), None
 
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
     """The recurrence as a plain loop, which shares no code with its rule (TOL-3)."""
-    own = parameters.parsed(case.header)
-    return own.of.plain(inputs, own.settings, rounding)
+    return run(*_stated(case.header), inputs, rounding)
+
+
+def _along(case: Any) -> str:
+    """The input with the tokens and channels of the member, the first one."""
+    return next(iter(parameters.parsed(case.header).program.tensors))
 
 
 def _continued(case: Any) -> Mapping[str, Any]:
     """Parameters of the call that follows (RECUR-13)."""
-    own = parameters.parsed(case.header)
-    return own.of.continued(case.inputs, own.settings)
+    program, settings = _stated(case.header)
+    return program.continued(case.inputs, settings)
 
 
 def _clause(header: Any, name: str) -> str:
     """The clause about a result (RECUR-7)."""
-    return "RECUR-4" if name.startswith("grad/") else parameters.parsed(header).of.clause
+    return "RECUR-4" if name.startswith("grad/") else parameters.parsed(header).program.clause
 
 
 def _check_form(case: Any, form: str, chunk: int | None) -> None:
@@ -65,15 +83,15 @@ def _check_form(case: Any, form: str, chunk: int | None) -> None:
 
 def _features(case: Any) -> set[str]:
     """Names of the features of SRC-21 that a case has (RECUR-7)."""
-    of = parameters.parsed(case.header).of
-    first = case.inputs[next(iter(of.tensors))].shape
+    states = parameters.parsed(case.header).program.states
+    first = case.inputs[_along(case)].shape
     widths = {case.inputs[name].shape[-1] for name in ("in/k", "in/v") if name in case.inputs}
     has = {
         "pulse": "in/active" in case.inputs,
         "reset": "in/reset" in case.inputs,
         "heads": len(first) > 2 and first[-3] > 1,
         "rectangular": len(widths) > 1,
-        "state": any(f"in/{name}0" in case.inputs for name in of.states),
+        "state": any(f"in/{name}0" in case.inputs for name in states),
         "logarithms": "in/log_retain" in case.inputs,
     }
     return {name for name, value in has.items() if value}
@@ -83,20 +101,24 @@ SUBJECT = Subject(
     name="recurrence",
     result="out/y",
     cotangent="in/y_bar",
-    clauses={"out": "RECUR-1", "grad": "RECUR-4"},
+    clauses={"out": "RECUR-1", "grad": "RECUR-4", "trace_grad": "RECUR-4"},
     evaluate=_evaluate,
     plain=_plain,
-    draw=tensors.draw,
-    states=tensors.states,
+    draw=lambda request, header, generator, d_phi: tensors.draw(
+        *_stated(header), request, generator
+    ),
+    states=lambda request, header, inputs, generator: tensors.states(
+        *_stated(header), inputs, generator
+    ),
     has_axes=False,
-    instead="atlas-ref eval, check and tolerance do",
+    instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
     own=Own(
         check_header=parameters.check_header,
-        checked=tensors.checked,
+        checked=lambda header, inputs: tensors.checked(*_stated(header), inputs),
         clause=_clause,
         void=lambda header, inputs: {},
-        numbers=tensors.numbers,
+        numbers=lambda header, inputs: tensors.numbers(*_stated(header), inputs),
         results=RESULTS,
         tolerance=TOLERANCE,
         measured=True,
@@ -105,5 +127,11 @@ SUBJECT = Subject(
         check_form=_check_form,
         forms=("sequential",),
         continued=_continued,
+        traced=ops.traced(_of_case, _along),
+        searched=readings.searched(_of_case, "recurrence"),
+        drawing=drawing.drawing(
+            _of_case, {name: member.program for name, member in MEMBERS.items()}, "member"
+        ),
+        calls=calls.calls(_of_case),
     ),
 )

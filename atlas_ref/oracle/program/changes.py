@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings.reading import Inputs
 from atlas_ref.types import Array
 from tape import ops
+
+Inputs = dict[str, Array]
 
 Change = Callable[[Inputs], Inputs]
 
@@ -76,12 +76,22 @@ def shifted(mask: Array, by: int) -> Array:
     return later
 
 
-def in_reverse(context: Context, names: list[str], inputs: Inputs) -> Inputs:
-    """The rows of each token in reverse."""
-    n, count = context.params.steps, context.tensors["in/v"].shape[-2]
-    order = np.arange(count).reshape(-1, n)[:, ::-1].ravel()
-    rows = {}
-    for name in names:
-        number = len(inputs[name].shape) < len(inputs["in/v"].shape)  # one for each row
-        rows[name] = inputs[name][..., order] if number else inputs[name][..., order, :]
-    return {**inputs, **rows}
+def silenced(name: str) -> Change:
+    """Every token active, and what a silent one would write 0: it decays and writes nothing."""
+
+    def change(inputs: Inputs) -> Inputs:
+        x = inputs[name]
+        active = np.asarray(inputs["in/active"]).astype(bool)
+        rows = (
+            active
+            if x.shape[-1] == len(active) and x.ndim == _rank(inputs) - 1
+            else active[:, None]
+        )
+        return without("in/active")({**inputs, name: ops.where(rows, x, ops.zeros_like(x))})
+
+    return change
+
+
+def _rank(inputs: Inputs) -> int:
+    """Axes of rows of channels."""
+    return int(inputs["in/k" if "in/k" in inputs else "in/x"].ndim)

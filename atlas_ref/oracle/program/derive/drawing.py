@@ -1,0 +1,180 @@
+"""What a sweep draws of the programs of a rule, and how a case of one becomes smaller (RECUR-16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
+from atlas_ref.oracle.program.derive import moves, tensors
+from atlas_ref.oracle.program.derive.ops import Stated
+from atlas_ref.oracle.program.program import Program
+from atlas_ref.oracle.regimes import ordinary, some
+from atlas_ref.oracle.regimes import repeated as repeated_keys
+
+#: Sizes and events of a case, in the order of drawing; the first value is the plainest.
+SIZES: Space = {
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "batch": (1, 1, 2),
+}
+EVENTS: Space = {
+    "state": ("absent", "first", "first"),
+    "state_bar": (False, True),
+    "pulse": (1, 1, 1, 2, 3),
+    "reset": (0, 0, 0, 4, 5),
+    "dtype": ("float64", "float32", "bfloat16", "float16"),
+}
+
+#: Names of the space that no request has.
+OF_TENSORS = ("state", "state_bar")
+
+#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
+LOGS = (-np.inf, 0.0, -100.0, -1000.0)
+
+#: Inputs that a step or a write is multiplied by.
+RATES = ("in/step_size", "in/weight")
+
+
+def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawing:
+    """The draw of a rule whose cases name a program under a parameter (RECUR-16).
+
+    Args:
+        stated: (case) -> its program and parameters.
+        programs: name -> program.
+        key: the parameter.
+    """
+    settings = {
+        each.name: each.drawn
+        for program in programs.values()
+        for each in program.settings
+        if each.drawn
+    }
+
+    def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
+        drawn = dict(fields)
+        name = drawn.pop(key)
+        given = {each: drawn.pop(each) for each in settings}
+        of = programs.get(name)
+        own = set() if of is None else {each.name for each in of.settings}
+        kept = {
+            each: value
+            for each, value in given.items()
+            if value is not None
+            and (each in choices or (each in own and value != settings[each][0]))
+        }
+        return drawn | {"parameters": {key: name, **kept}}
+
+    return Drawing(
+        space={**SIZES, key: tuple(programs), **settings, **EVENTS},
+        request=request,
+        tensors=lambda inputs, fields, header, generator: _dress(
+            *stated(_Of(header)), inputs, fields, generator
+        ),
+        of_tensors=OF_TENSORS,
+        closed=OF_TENSORS,
+        regimes=REGIMES,
+        long={"tokens": LONG},
+        slow=slow,
+        moves=moves.moves(stated),
+    )
+
+
+class _Of:
+    """A header in the place of a case."""
+
+    def __init__(self, header: Any) -> None:
+        self.header = header
+
+
+def _dress(
+    program: Program,
+    settings: Any,
+    inputs: Arrays,
+    fields: Mapping[str, Any],
+    generator: np.random.Generator,
+) -> None:
+    """First states and cotangents of the last, as they were drawn."""
+    found = tensors.states(program, settings, inputs, generator)
+    for name in program.states:
+        for place, wanted in (
+            (f"in/{name}0", fields["state"] != "absent"),
+            (f"in/{name}_bar", bool(fields["state_bar"])),
+        ):
+            inputs.pop(place, None)
+            if wanted and place in found:
+                inputs[place] = found[place]
+
+
+# -- regimes -----------------------------------------------------------------------------------------
+
+
+def _logs(inputs: Arrays) -> list[str]:
+    return [name for name in inputs if name.startswith("in/log_")]
+
+
+def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
+    """A third of the logs one of those above, a third of rates 0."""
+    for name in _logs(inputs):
+        logs = np.array(LOGS)[draw.integers(0, len(LOGS), inputs[name].shape)]
+        some(inputs, name, draw, logs)
+    for name in RATES:
+        if name in inputs:
+            some(inputs, name, draw, np.zeros(inputs[name].shape))
+
+
+def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates of 1, so that nothing fades."""
+    for name in _logs(inputs):
+        inputs[name] = np.zeros(inputs[name].shape)
+
+
+def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates down to 2^-13, so that their products leave every float format."""
+    for name in _logs(inputs):
+        powers = -draw.integers(2, 14, inputs[name].shape).astype(np.float64)
+        inputs[name] = np.log(2.0) * powers
+
+
+def _sudden(inputs: Arrays, draw: np.random.Generator) -> None:
+    """One token with the log of a gate of -1000 among gentle ones."""
+    slow(inputs, draw)
+    for name in _logs(inputs):
+        rows = inputs[name]
+        axis = -2 if rows.ndim == inputs["in/y_bar"].ndim else -1
+        token = int(draw.integers(rows.shape[axis]))
+        np.moveaxis(rows, axis, 0)[token] = -1000.0
+
+
+def slow(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates 16 times nearer to 1, rates 16 times smaller, for hundreds of tokens (SWEEP-12)."""
+    for name in (*_logs(inputs), *(each for each in RATES if each in inputs)):
+        inputs[name] = inputs[name].astype(np.float64) / 16
+
+
+def _repeated(inputs: Arrays, draw: np.random.Generator) -> None:
+    """One key for every token, where there are keys."""
+    if "in/k" in inputs:
+        repeated_keys(inputs, draw)
+
+
+def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
+    """No first state."""
+    for name in [each for each in inputs if each.endswith("0")]:
+        del inputs[name]
+
+
+#: Regimes of the inputs of such a rule (RECUR-16).
+REGIMES: dict[str, Change] = {
+    "ordinary": ordinary,
+    "edges": _edges,
+    "ones": _ones,
+    "fading": _fading,
+    "sudden": _sudden,
+    "repeated": _repeated,
+    "empty": _empty,
+}

@@ -1,0 +1,101 @@
+"""Readings of a case from the settings and mistakes of its program (PROG-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program import mistakes
+from atlas_ref.oracle.program.context import Context
+from atlas_ref.oracle.program.derive.ops import Stated, exact
+from atlas_ref.oracle.program.program import Program, Setting
+from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.program.run import context_of, run
+from atlas_ref.oracle.subjects.subject import Rounding, Searched
+from atlas_ref.types import Array
+
+
+def searched(stated: Stated, word: str) -> Searched:
+    """The other readings of a subject, each a setting or a mistake (PROG-5).
+
+    Args:
+        stated: (case) -> its program and parameters.
+        word: what stands before the name of a mistake beside those of other subjects.
+    """
+
+    def seen(case: Any, chosen: Sequence[Reading]) -> tuple[Program, Context]:
+        program, settings = stated(case)
+        inputs = dict(case.inputs)
+        for each in chosen:
+            settings = settings.replaced(**each.settings)
+            inputs = inputs if each.inputs is None else each.inputs(inputs)
+        return program, context_of(program, settings, inputs, exact(PLAIN))
+
+    def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+        program, context = seen(case, chosen)
+        return [each for row in program.settings for each in others(row, context)]
+
+    def departures(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+        program, context = seen(case, chosen)
+        graded = any(name.endswith("_bar") for name in context.inputs)
+        return [
+            each
+            for each in mistakes.of_program(program)
+            if each.matters(context) and (graded or not each.grad) and _runs(program, context, each)
+        ]
+
+    def evaluated(
+        inputs: Mapping[str, Array], case: Any, rounding: Rounding, chosen: Sequence[Reading]
+    ) -> dict[str, Array]:
+        program, given = stated(case)
+        return run(program, given, inputs, rounding, chosen)
+
+    def keeps(case: Any, each: Reading) -> bool:
+        """Whether a reading has the ops of the case, in their shapes."""
+        program, context = seen(case, ())
+        square = all(
+            context.shapes[name][-1] == context.shapes[name][-2]
+            for name in program.states
+            if name in program.matrices
+        )
+        return each.around is None and (square or "state_layout" not in each.settings)
+
+    return Searched(
+        settings=settings,
+        departures=departures,
+        presets=lambda case: {},
+        run=evaluated,
+        keeps=keeps,
+        named={},
+        word=word,
+    )
+
+
+def _runs(program: Program, context: Context, each: Reading) -> bool:
+    """Whether the inputs that a reading makes are some that the program takes."""
+    settings = context.settings.replaced(**each.settings) if each.settings else context.settings
+    inputs = context.inputs if each.inputs is None else each.inputs(dict(context.inputs))
+    try:
+        program.check(inputs, settings)
+    except ValueError:
+        return False
+    return True
+
+
+def others(setting: Setting, context: Context) -> Iterator[Reading]:
+    """Every other value of a setting, each function once."""
+    if not setting.matters(context):
+        return
+    name, own = setting.name, getattr(context.settings, setting.name)
+    found = {setting.function(context, own)}
+    for value in setting.values:
+        if (key := setting.function(context, value)) not in found:
+            found.add(key)
+            shown = f"{value:g}" if isinstance(value, float) else value
+            yield Reading(
+                name=f"parameters.{name}={shown}",
+                settings={name: value},
+                change={f"parameters.{name}": value},
+                before={f"parameters.{name}": own},
+            )

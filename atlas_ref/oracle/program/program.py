@@ -1,0 +1,82 @@
+"""A program as data: tensors, settings, a longhand loop with a hook at every op, mistakes.
+
+Every tool of the oracle is a function of a `Program`: what it does is in `derive`. Specified in
+specs/program.md (PROG-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from atlas_ref.oracle.program.context import Context, Inputs
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.subjects.subject import Tensor
+from atlas_ref.types import Array
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+#: What a loop returns: reads as "y", and states by their names, in the layout of the rule.
+Results = dict[str, Array]
+
+
+class Setting(NamedTuple):
+    """A parameter of a case with the values that tools try (PROG-5).
+
+    Attributes:
+        values: those that a search tries; none for one that shapes decide.
+        drawn: those of a sweep, the plainest first; none where `new` decides.
+        matters: (context) -> whether another value can change results.
+        function: (context, value) -> what decides results: values of one are one function.
+        heads: whether it counts value heads of a key head, which are cut with it.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+    drawn: tuple[Any, ...] = ()
+    matters: Callable[[Context], bool] = lambda context: True
+    function: Callable[[Context, Any], Any] = lambda context, value: value
+    heads: bool = False
+
+
+class Program(NamedTuple):
+    """A rule of the oracle, from which traces, searches, sweeps and calls are derived (PROG-1).
+
+    Attributes:
+        tensors: inputs in order, masks and cotangents among them.
+        shapes: (inputs, settings) -> shapes of inputs and states in the layout of the rule, by the name
+            without `in/`; "y" of its reads.
+        states: names of what a token leaves to the next, each an op with a first value in/NAME0, a
+            cotangent in/NAME_bar and a result out/NAME.
+        matrices: ops that lie in the layout of the case, without the number behind a name; states too.
+        settings: parameters of its cases.
+        loop: (context, hook) -> results, longhand, clause by clause.
+        rounding: op -> what rounds it beside the arithmetic: "touch" of computed gates, "store" of a
+            state; a number behind a name is left out.
+        clause: of results and ops but those of `clauses`.
+        mistakes: readings that are wrong, beside those that every program may have.
+        draw: (request, settings, generator) -> inputs where nothing grows.
+        first: (name of a state, numbers, settings) -> one that it can have before the first token;
+            None where that is zero.
+        check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
+        continued: (inputs, settings) -> parameters of the call that follows.
+        cuts: (inputs, settings, token) -> whether a call may be cut before a token.
+    """
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    shapes: Callable[[Inputs, Any], Shapes]
+    states: tuple[str, ...]
+    matrices: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    loop: Callable[[Context, Hook], Results]
+    rounding: Mapping[str, Literal["touch", "store"]]
+    clause: str
+    draw: Callable[[Any, Any, Any], dict[str, Array]]
+    clauses: Mapping[str, str] = {}
+    mistakes: tuple[Reading, ...] = ()
+    first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
+    check: Callable[[Inputs, Any], None] = lambda x, settings: None
+    continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
+    cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True

@@ -1,0 +1,253 @@
+"""The hook of a loop, the ops that one run of it yields, and the axes that its tensors have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atlas_ref.oracle.cases.case import make
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program.context import Context
+from atlas_ref.oracle.program.derive.axes import axes
+from atlas_ref.oracle.program.derive.ops import exact, graph
+from atlas_ref.oracle.program.derive.readings import others, searched
+from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
+from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.program import Program, Results, Setting
+from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.program.run import context_of, run
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.subjects.subject import Rounding, Tensor
+from atlas_ref.vectors.inputs import split
+from tests.support.close import ANALYTIC, assert_close
+from tests.support.recurrence_cases import EVERY, case
+
+
+class Settings:
+    """Settings of the running sum."""
+
+    def __init__(self, power: int = 1) -> None:
+        self.power = power
+
+    def replaced(self, **changed: Any) -> Settings:
+        return Settings(**{"power": self.power, **changed})
+
+
+def _added(s: Any, x: Any, power: int) -> Any:
+    return s + x**power
+
+
+def _loop(context: Context, hook: Hook) -> Results:
+    total = first = context.first("s")
+    reads = []
+    for t in range(context.tokens):
+        total = hook.start("s", t, total, first)
+        x, power = context.row(t, "x"), context.settings.power
+        writes = context.writes(t)
+        total = hook("s", t, _added, total, x, power) if writes else hook.keep("s", t, total)
+        reads.append(hook("y", t, lambda s: 2.0 * s, hook.read("s", total)))
+    return {"y": np.stack(reads, axis=-2), "s": total}
+
+
+def _shapes(inputs: Mapping[str, Any], settings: Any) -> dict[str, tuple[int, ...]]:
+    *lead, T, d = inputs["in/x"].shape
+    return {"x": (*lead, T, d), "y": (*lead, T, d), "s": (*lead, d)}
+
+
+#: A running sum, the smallest program.
+SUM = Program(
+    name="sum",
+    tensors={
+        "in/x": Tensor("... T d_out"),
+        "in/s0": Tensor("... d_out", "0"),
+        "in/s_bar": Tensor("... d_out", "0"),
+        "in/active": Tensor("T", "1", mask=True),
+        "in/reset": Tensor("T", "0", mask=True),
+        "in/y_bar": Tensor("... T d_out", "no gradients"),
+    },
+    shapes=_shapes,
+    states=("s",),
+    matrices=(),
+    settings=(Setting("power", (1, 2, 3), function=lambda context, value: min(value, 2)),),
+    loop=_loop,
+    rounding={"s": "store"},
+    clause="PROG-1",
+    draw=lambda request, settings, generator: {"in/x": generator.standard_normal((2, 4, 3))},
+)
+
+X = {"in/x": np.arange(24.0).reshape(2, 4, 3), "in/s0": np.ones((2, 3))}
+MASKS = {
+    "in/active": np.array([1, 1, 0, 1], np.uint8),
+    "in/reset": np.array([0, 0, 0, 1], np.uint8),
+}
+
+
+class Case:
+    """Inputs in the place of a case."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self.inputs = inputs
+
+
+@pytest.mark.clause("PROG-1", "PROG-2")
+def test_a_run_is_the_loop_on_inputs_masks_and_settings() -> None:
+    found = run(SUM, Settings(), X, exact(PLAIN))
+    assert_close("y", found["out/y"], 2.0 * (1.0 + np.cumsum(X["in/x"], axis=-2)), ANALYTIC)
+    masked = run(SUM, Settings(2), {**X, **MASKS}, exact(PLAIN))
+    x = X["in/x"] ** 2
+    assert_close("s", masked["out/s"], 1.0 + x[:, 3], ANALYTIC)
+    assert_close("y", masked["out/y"][:, 2], 2.0 * (1.0 + x[:, 0] + x[:, 1]), ANALYTIC)
+
+
+@pytest.mark.clause("PROG-2")
+def test_the_hook_applies_readings_then_rounds_and_a_trace_sees_the_result() -> None:
+    seen: dict[str, list[Any]] = {}
+
+    def take(op: str, t: int, compute: Any, *arguments: Any) -> Any:
+        value = compute(*arguments)
+        seen.setdefault(op, []).append(value)
+        return value
+
+    kept = Rounding(PLAIN, lambda x: x, lambda x: x, np.floor)
+    halved = Reading(
+        "halved", "it were halved", ops={"s": lambda compute, *given: compute(*given) / 2}
+    )
+    late = Reading("late", "late", ops={"read/s": lambda compute, after, before: before})
+    last = Reading("last", "last", ops={"out/s": lambda compute, after, before: before})
+    found = run(SUM, Settings(), {**X, **MASKS}, kept, (halved, late, last), take=take)
+    s, before = X["in/s0"], []
+    for t in range(4):
+        s = X["in/s0"] if t == 3 else s
+        before.append(s)
+        s = s if t == 2 else np.floor((s + X["in/x"][:, t]) / 2)
+        assert np.array_equal(seen["s"][t], s)
+        assert np.array_equal(seen["y"][t], 2.0 * before[-1])
+    assert np.array_equal(found["out/s"], before[-1])
+    zero = Reading("zero", "zero", ops={"start/s": lambda compute, first, before: 0.0 * first})
+    assert np.array_equal(
+        run(SUM, Settings(), {**X, **MASKS}, kept, (zero,))["out/s"], X["in/x"][:, 3]
+    )
+    twice = Reading(
+        "around", "it ran twice", around=lambda compute, x: {"out/y": 2 * compute(x)["out/y"]}
+    )
+    whole = run(SUM, Settings(), X, exact(PLAIN))
+    assert np.array_equal(run(SUM, Settings(), X, kept, (twice,))["out/y"], 2 * whole["out/y"])
+
+
+@pytest.mark.clause("PROG-3")
+def test_ops_with_their_inputs_and_tokens_are_read_off_one_run() -> None:
+    found = graph(SUM, Settings(), Case({**X, **MASKS}))
+    assert found.ordered() == ["s", "y"]
+    assert (found.sources("s"), found.sources("y")) == (("s[t-1]", "in/x"), ("s",))
+    assert found.tokens == {"s": [0, 1, 2, 3], "y": [0, 1, 2, 3]}
+
+    def nameless(context: Context, hook: Hook) -> Results:
+        total = context.first("s")
+        y = hook("y", 0, lambda s, x: s + x, total, 2.0 * context.row(0, "x"))
+        return {"y": y[..., None, :], "s": total}
+
+    with pytest.raises(ValueError, match="op y at token 0: an argument that has no name"):
+        graph(SUM._replace(loop=nameless), Settings(), Case(X))
+
+    def unwritten(context: Context, hook: Hook) -> Results:
+        total = context.first("s")
+        y = hook("y", 0, lambda rows: rows[0] + rows[1], [total, context.row(0, "x")])
+        return {"y": y[..., None, :], "s": total}
+
+    assert graph(SUM._replace(loop=unwritten), Settings(), Case(X)).sources("y") == (
+        "s[start]",
+        "in/x",
+    )
+
+
+@pytest.mark.clause("PROG-5")
+def test_settings_of_one_function_are_tried_once() -> None:
+    context = context_of(SUM, Settings(1), X, exact(PLAIN))
+    (each,) = others(SUM.settings[0], context)
+    assert (each.name, each.change) == ("parameters.power=2", {"parameters.power": 2})
+    assert each.before == {"parameters.power": 1}
+    never = SUM.settings[0]._replace(matters=lambda context: False)
+    assert list(others(never, context)) == []
+
+
+@pytest.mark.clause("PROG-4", "PROG-5")
+def test_mistakes_of_every_program_are_those_that_its_case_can_show() -> None:
+    of = searched(lambda case: (SUM, Settings()), "sum")
+
+    def names(**inputs: Any) -> set[str]:
+        return {each.name for each in of.departures(Case({**X, **inputs}))}
+
+    bare = names()
+    assert {"s0 ignored", "s early"} <= bare
+    assert not {"active ignored", "reset late", "gate twice", "s transposed"} & bare
+    found = {each.name for each in of.departures(Case({**X, **MASKS}))}
+    assert found - bare == {
+        *("active ignored", "reset ignored", "reset late", "reset early", "reset to zero"),
+    }
+    graded = {each.name for each in of.departures(Case({**X, **MASKS, "in/s_bar": X["in/s0"]}))}
+    assert {each for each in graded - found if "gradient" in each} == graded - found
+    assert "no gradient of first state at resets" in graded
+    strict = SUM._replace(check=_refuse)
+    refusing = searched(lambda case: (strict, Settings()), "sum")
+    assert "s0 ignored" not in {each.name for each in refusing.departures(Case(X))}
+
+
+def _refuse(inputs: Mapping[str, Any], settings: Any) -> None:
+    if "in/s0" not in inputs:
+        raise ValueError("in/s0: missing")
+
+
+@pytest.mark.clause("PROG-6")
+@pytest.mark.parametrize(("member", "kind"), EVERY)
+def test_every_axis_has_a_name_and_its_size(member: str, kind: str) -> None:
+    of = case(member, kind)
+    settings = of.header.parameters
+    assert settings is not None
+    own = SUBJECTS["recurrence"].own
+    assert own is not None
+    assert own.calls is not None
+    sizes: dict[str, int] = {}
+    for name, words in own.calls.axes(of).items():
+        assert len(words.split()) == of.inputs[name].ndim
+        for word, size in zip(words.split(), of.inputs[name].shape, strict=True):
+            assert sizes.setdefault(word, size) == size, (name, word)
+    assert sizes["T"] == of.inputs["in/y_bar"].shape[-2]
+    assert sizes["V"] == 2 * (2 if member == "log_linear" else 1)
+    assert ("B0" in sizes) == (kind == "batch")
+
+
+@pytest.mark.clause("PROG-6", "RECUR-13")
+@pytest.mark.parametrize(("member", "kind"), EVERY)
+def test_a_call_that_is_cut_in_two_gives_what_one_gives(member: str, kind: str) -> None:
+    of = case(member, kind)
+    kept = {name: x for name, x in of.inputs.items() if not name.endswith("_bar")}
+    of = make(of.header.plain(), {**kept, "in/y_bar": of.inputs["in/y_bar"]})
+    whole = evaluate(of).tensors
+    for place in split.places(of):
+        first, second = split.in_two(of, place)
+        found = split.joined(evaluate(first).tensors, evaluate(second).tensors)
+        for name, value in whole.items():
+            assert_close(f"{name} at {place}", found[name], value, ANALYTIC)
+    if member == "ttt_linear" and kind == "transposed":
+        assert split.places(of) == [2, 4]  # between two mini-batches alone
+
+
+@pytest.mark.clause("PROG-6")
+def test_tensors_say_what_is_missing_and_draw_states() -> None:
+    with pytest.raises(ValueError, match=r"in/x: missing, axes \(... T d_out\) are needed"):
+        checked(SUM, Settings(), {})
+    with pytest.raises(ValueError, match=r"in/s0: shape \(3,\), expected \(2, 3\)"):
+        checked(SUM, Settings(), {**X, "in/s0": np.ones(3)})
+    assert shapes(SUM, Settings(), X)["in/s_bar"] == (2, 3)
+    drawn = states(SUM, Settings(), X, np.random.default_rng(0))
+    assert {name: x.shape for name, x in drawn.items()} == {"in/s0": (2, 3), "in/s_bar": (2, 3)}
+    assert axes(SUM, Settings(), X) == {"in/x": ("V", "T", "d_out"), "in/s0": ("V", "d_out")}
+    alone = new(Request(rule="recurrence", parameters={"member": "mesa"}, heads=1, tokens=3))
+    one = {name: x[0] if x.ndim > 1 else x for name, x in alone.inputs.items()}
+    same = evaluate(make(alone.header.plain(), one)).tensors["out/y"]  # without leading axes
+    assert_close("y", same, evaluate(alone).tensors["out/y"][0], ANALYTIC)
