@@ -15,6 +15,7 @@ boundary.
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -143,7 +144,7 @@ def check_kind(name: str, value: Any) -> Array:
         ValueError: names the field and what was found.
     """
     bare = plain(value)
-    if isinstance(bare, np.matrix | np.ma.MaskedArray):  # whose products and indices differ
+    if isinstance(bare, np.matrix) or _is_masked(bare):  # whose products and indices differ
         raise ValueError(f"{name}: a plain array is needed, found {type(bare).__name__}")
     kind = getattr(bare, "dtype", None)
     if kind is None:
@@ -152,6 +153,12 @@ def check_kind(name: str, value: Any) -> Array:
     if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
     return bare
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether a value is a masked array, of which there is none before its module is imported."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
 
 
 def _first(bad: Array) -> tuple[int, ...]:

@@ -134,9 +134,10 @@ def new(
     as_json: Json = False,
 ) -> int:
     """Make a case with random inputs."""
-    from atlas_ref.oracle.cases.case import CaseError, save
-    from atlas_ref.oracle.cases.new import Request, without_effect
-    from atlas_ref.oracle.cases.new import new as make_new
+    with output.importing():
+        from atlas_ref.oracle.cases.case import CaseError, save
+        from atlas_ref.oracle.cases.new import Request, without_effect
+        from atlas_ref.oracle.cases.new import new as make_new
 
     request = Request(
         rule=rule,
@@ -190,7 +191,8 @@ def show(
     file: Annotated[Path, typer.Argument(help="a case, or results")], as_json: Json = False
 ) -> int:
     """What a file holds: header, convention in force, settings without effect, tensors."""
-    from atlas_ref.oracle.cases.case import load_results, make
+    with output.importing():
+        from atlas_ref.oracle.cases.case import load_results, make
 
     file = options.case_file(file)
     header, tensors = load_results(file)
@@ -233,8 +235,9 @@ def evaluate(
     as_json: Json = False,
 ) -> int:
     """Compute what the spec says a case's results are."""
-    from atlas_ref.oracle.cases.case import load, save
-    from atlas_ref.oracle.evaluate import evaluate as run
+    with output.importing():
+        from atlas_ref.oracle.cases.case import load, save
+        from atlas_ref.oracle.evaluate import evaluate as run
 
     file = options.case_file(file)
     options.refuse_same(out, file)

@@ -128,13 +128,14 @@ def check(
     """Compare results with ours: a verdict per tensor. Without a source, those recorded in the
     cases.
     """
-    from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.judge.compare import checked
-    from atlas_ref.oracle.judge.xfail import load as expected
-    from atlas_ref.oracle.report import report as reports
-    from atlas_ref.oracle.sources import answer_files
-    from atlas_ref.vectors.sets.cases import about_members, identity, length, load, reach
-    from atlas_ref.vectors.sets.locate import folder
+    with output.importing():
+        from atlas_ref.oracle.cases.case import CaseError
+        from atlas_ref.oracle.judge.compare import checked
+        from atlas_ref.oracle.judge.xfail import load as expected
+        from atlas_ref.oracle.report import report as reports
+        from atlas_ref.oracle.sources import answer_files
+        from atlas_ref.vectors.sets.cases import about_members, identity, length, load, reach
+        from atlas_ref.vectors.sets.locate import folder
 
     result_names = options.names("--only", only)
     changes = options.convention_changes(convention)

@@ -75,13 +75,14 @@ def identify(
     """Search the convention behind your results: the match, the runner-up, and what this case
     cannot tell apart.
     """
-    from atlas_ref.oracle.cases.case import load, save
-    from atlas_ref.oracle.cases.inputs import rounded
-    from atlas_ref.oracle.identify.deciding import deciding_case
-    from atlas_ref.oracle.identify.identify import identify as search
-    from atlas_ref.oracle.identify.identify import require_searched
-    from atlas_ref.oracle.identify.report import absent, plain, results_of
-    from atlas_ref.storage import faults
+    with output.importing():
+        from atlas_ref.oracle.cases.case import load, save
+        from atlas_ref.oracle.cases.inputs import rounded
+        from atlas_ref.oracle.identify.deciding import deciding_case
+        from atlas_ref.oracle.identify.identify import identify as search
+        from atlas_ref.oracle.identify.identify import require_searched
+        from atlas_ref.oracle.identify.report import absent, plain, results_of
+        from atlas_ref.storage import faults
 
     file = options.case_file(file)
     case = load(file)
@@ -141,9 +142,10 @@ def tolerance(
     """Where the tolerance of a result comes from: every member of the ensemble, the floor and the
     amplification.
     """
-    from atlas_ref.oracle.cases.case import CaseError, load
-    from atlas_ref.oracle.judge.compare import chosen
-    from atlas_ref.oracle.judge.tolerance import plain, tolerances
+    with output.importing():
+        from atlas_ref.oracle.cases.case import CaseError, load
+        from atlas_ref.oracle.judge.compare import chosen
+        from atlas_ref.oracle.judge.tolerance import plain, tolerances
 
     path, colon, name = what.rpartition(":")
     if not colon or not path or not name:

@@ -41,9 +41,10 @@ def replay(
     """Evaluate every op of your trace again on the inputs that you recorded, and name the first
     wrong one.
     """
-    from atlas_ref.oracle.cases.case import load
-    from atlas_ref.oracle.replay import words
-    from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay_file
+    with output.importing():
+        from atlas_ref.oracle.cases.case import load
+        from atlas_ref.oracle.replay import words
+        from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay_file
 
     case = load(options.case_file(file))
     command = shlex.join(

@@ -11,9 +11,6 @@ from typing import Any
 
 from atlas_ref.engine import cuda
 from atlas_ref.engine.compiled import tokens as compiled_tokens
-from atlas_ref.engine.cuda import sequential
-from atlas_ref.forms import exact
-from atlas_ref.forms.chunked import READS, apart, joined
 from atlas_ref.forms.recurrence import Memory, Recurrence
 from atlas_ref.rules import Rule
 from atlas_ref.rules.sequence import Tokens
@@ -48,6 +45,8 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
     arrays = (tokens.k, values, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
     window = rule.window(config)
     if cuda.available_for(*arrays):
+        from atlas_ref.engine.cuda import sequential
+
         return sequential.fits(state.M, window)
     count = math.prod(tokens.k.shape[:-1])
     return compiled_tokens.fits(*arrays, work=count * window * math.prod(state.M.shape[-2:]))
@@ -65,6 +64,10 @@ def run(
     Returns:
         memory after the sequence, y (..., T, d_out).
     """
+    from atlas_ref.engine.cuda import sequential  # all of the engine, which few sequences ask for
+    from atlas_ref.forms import exact
+    from atlas_ref.forms.chunked import READS, apart, joined
+
     if not cuda.available_for(plain(memory.M)):
         return exact.run(config, sequence, memory, chunk)
     flat = joined(sequence.whole(), memory, reference=False, residuals=False)

@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 Space = Mapping[str, Sequence[Any]]
 
 #: A change of the inputs of a case, by numbers of the generator.
-Change = Callable[[Arrays, np.random.Generator], None]
+Change = Callable[[Arrays, "np.random.Generator"], None]
 
 
 class Candidate(NamedTuple):

@@ -56,7 +56,7 @@ SUBJECTS: OnDemand[Subject] = OnDemand(
 #: Rule of recordings of the linear family.
 LINEAR_FAMILY = "family"
 
-#: Rule of a recorded file -> module that reads it as a case of another rule (DPLRCASE-8, RECUR-9).
+#: Rule of a recorded file -> module that reads it as a case of another rule.
 RECORDED: OnDemand[Any] = OnDemand(
     {LINEAR_FAMILY: f"{SUBJECTS_FOLDER}.recorded_members"}, lambda module, name: module
 )

@@ -197,7 +197,7 @@ def _entering(
     rule: Rule, config: Any, keys: Array, values: Array, state: Any, fresh: Any, reset: Array
 ) -> Iterable[tuple[Array, Array]]:
     """The pairs of every token; after a reset they enter a fresh state (CONV-33)."""
-    starts = np.union1d(0, np.nonzero(reset)[0]).tolist()
+    starts = sorted({0, *np.nonzero(reset)[0].tolist()})
     for first, last in itertools.pairwise([*starts, len(reset)]):
         yield from rule.enter(
             config,

@@ -529,7 +529,7 @@ FORWARD: tuple[Mutant, ...] = (
         "reset-keeps-window",
         "a reset does not empty the window",
         f"{_RUN}:_entering",
-        Edited("starts = np.union1d(0, np.nonzero(reset)[0]).tolist()", "starts = [0]"),
+        Edited("starts = sorted({0, *np.nonzero(reset)[0].tolist()})", "starts = [0]"),
         values("reset"),
     ),
     Mutant(

@@ -1,6 +1,6 @@
 """Subjects of the oracle as data: one `Subject` holds all that the rest of the oracle uses.
 
-A new subject is one file of this folder and one entry of `SUBJECTS`: cases of it are then read,
+A new subject is one file of this folder and one row of `registry.ENTRIES`: cases of it are then read,
 made, evaluated, checked and swept, and their tolerances measured.
 """
 
