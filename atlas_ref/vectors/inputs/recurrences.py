@@ -56,7 +56,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 def _topics(name: str) -> tuple[Topic, ...]:
     """Topics that a member has tensors for."""
-    found = TOPICS
+    found: tuple[Topic, ...] = TOPICS
     if MEMBERS[name].program.matrices:
         turned = {"state_layout": "(d_in, d_out)"}
         found += (Topic("layout", TALL, (NUMBERS, START), parameters=turned),)
