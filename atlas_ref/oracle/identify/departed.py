@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.family.departures import ignored
-from atlas_ref.oracle.family.habits import habits
-from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.score import beyond_reach, judged_alone, scored, seen_as
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.tolerance import PASS
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.family.mistake import Mistake
 
 #: Departures that are judged by their tolerance at most, and how far they may be from the results.
 JUDGED, NEAR = 8, 0.1
@@ -64,6 +64,9 @@ def departed(
     if not values:
         return ()
     observation = Observation(values, {}, {n: observation.dtypes[n] for n in values}, ())
+    from atlas_ref.oracle.family.departures import ignored  # of conventions alone
+    from atlas_ref.oracle.family.habits import habits
+
     rows: list[tuple[float, int, str, Mistake, Case]] = []
     for number, (convention, _, whole) in enumerate(conventions):
         view = seen_as(case, convention)

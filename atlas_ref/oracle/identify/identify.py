@@ -17,13 +17,11 @@ from atlas_ref.oracle.cases.case import Case, refuse, require_supported
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import lattice
-from atlas_ref.oracle.family.departures import may_scale_columns
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import further, twins
 from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
 from atlas_ref.oracle.identify.departed import Departed, departed
-from atlas_ref.oracle.identify.mistaken import mistaken
 from atlas_ref.oracle.identify.number import fitted
 from atlas_ref.oracle.identify.observation import Observation, observe
 from atlas_ref.oracle.identify.readings import identified
@@ -298,6 +296,8 @@ class Search:
         Args:
             backward: mistakes of the backward pass are tried, and no others.
         """
+        from atlas_ref.oracle.identify.mistaken import mistaken  # where nothing else explains
+
         if answer.match is None or is_large(self.case, MISTAKES):
             return answer
         found, failed = mistaken(
@@ -318,6 +318,8 @@ class Search:
 
         Those that are nearest as the case is say nothing about it (IDENT-14).
         """
+        from atlas_ref.oracle.family.departures import may_scale_columns  # of conventions alone
+
         if not self.observation.values or not may_scale_columns(self.case):
             return []
         distance = scored(
