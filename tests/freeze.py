@@ -156,8 +156,8 @@ def of_case(path: Path) -> tuple[Answers, Counter[str]]:
     spoil(right, wrong)
     ask("check right", "check", case, "--against", right, "--json")
     ask("check wrong", "check", case, "--against", wrong, "--json")
-    ask("replay right", "replay", case, "--against", right, "--json")
-    ask("replay wrong", "replay", case, "--against", wrong, "--json")
+    ask("replay right", "replay", case, "--trace", right, "--json")
+    ask("replay wrong", "replay", case, "--trace", wrong, "--json")
     ask("identify wrong", "identify", case, "--against", wrong, "--depth", 1, "--json")
     return answers, spent
 
