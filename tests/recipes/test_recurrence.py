@@ -46,8 +46,11 @@ def late(case, inputs):
     return {"y": np.stack(reads, axis=-2), "h": h}
 
 
-def ungated(case, inputs):
-    return late(case, {**inputs, "log_retain": np.zeros_like(inputs["log_retain"])})
+def early(case, inputs):
+    right = late(case, inputs)
+    first = inputs.get("h0", np.zeros_like(right["h"]))
+    before = np.concatenate([first[..., None, :], right["y"][..., :-1, :]], axis=-2)
+    return {**right, "y": before}
 """
 FILES = [
     "atlas_ref/certify/recurrences/run.py",
@@ -92,17 +95,19 @@ def copy(tmp_path: Path) -> Copy:
 
 def test_a_recurrence_is_four_files_and_has_every_command(copy: Copy) -> None:
     assert copy.changed() == FILES
-    words = ("new", "recurrence", "--parameter", "member=late", "--cotangent", "--reset", 4)
+    words = ("new", "recurrence", "--parameter", "member=late", "--cotangent")
     copy.run(*words, "-o", "case.safetensors")
     copy.run("eval", "case.safetensors", "--grad", "--trace", "-o", "out.safetensors")
     copy.run("check", "case.safetensors", "--against", "out.safetensors", "--json")
     copy.run("replay", "case.safetensors", "--trace", "out.safetensors", "--json")
-    copy.run("tolerance", "case.safetensors", "--dtype", "float32", "--json")
+    copy.run("tolerance", "case.safetensors:y", "--dtype", "float32", "--json")
     copy.run("certify", "case.safetensors", "-o", "exact.safetensors")
     copy.run("check", "case.safetensors", "--against", "exact.safetensors", "--json")
-    asked = ("case.safetensors", "--impl", "mine:ungated", "--json")
+    asked = ("case.safetensors", "--impl", "mine:early", "--json")
     named = json.loads(copy.run("identify", *asked, expected=1))
-    assert [each["words"] for each in named["as_if"]] == ["the gate was left out"]
+    assert [each["words"] for each in named["as_if"]] == [
+        "reads were of the state before their token"
+    ]
     sweep = ("sweep", "recurrence", "--fix", "member=late", "--cases", 6, "--json", "--impl")
     assert json.loads(copy.run(*sweep, "mine:late"))["counts"] == {"PASS": 6}
-    assert "WRONG" in json.loads(copy.run(*sweep, "mine:ungated", expected=1))["counts"]
+    assert "WRONG" in json.loads(copy.run(*sweep, "mine:early", expected=1))["counts"]
