@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.copied import ROOT, Copy
 
-pytestmark = pytest.mark.host("runs commands in a copy of the packages")
+pytestmark = [pytest.mark.slow, pytest.mark.host("runs commands in a copy of the packages")]
 
 #: Files of a member that is like hgrn but for one term: h <- w (h + x) in place of w h + x.
 RULE = (
