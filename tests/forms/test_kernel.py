@@ -264,7 +264,8 @@ def part(case: Case, form: str, tokens: slice, state: Any) -> tuple[Any, Any]:
         for name, value in whole.__dict__.items()
         if value is not None
     }
-    state = memory.initial_state(rule, config, case.inputs, case, whole) if state is None else state
+    if state is None:
+        state = memory.initial_state(rule, config, case.inputs, whole, case.header.phase)
     return parallel.run(
         rule, config, sequence.Tokens(**cut), state, form=form, phi=phi_of(case.inputs)
     )

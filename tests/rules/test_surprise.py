@@ -59,7 +59,7 @@ def of_case(case: Case, inputs: Any = None) -> Any:
     inputs = case.inputs if inputs is None else inputs
     rule = RULES[case.header.rule]
     config, tokens = sequence_of(rule, inputs, case)
-    state = initial_state(rule, config, inputs, case, tokens)
+    state = initial_state(rule, config, inputs, tokens, case.header.phase)
     return surprise(rule, config, tokens, state, phi=phi_of(inputs))
 
 

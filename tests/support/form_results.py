@@ -45,7 +45,7 @@ def call_of(case: Case, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Configuration, tokens and initial state of a case, from the oracle."""
     rule = FAMILY[case.header.rule]
     config, tokens = memory.sequence_of(rule, inputs, case)
-    return config, tokens, memory.initial_state(rule, config, inputs, case, tokens)
+    return config, tokens, memory.initial_state(rule, config, inputs, tokens, case.header.phase)
 
 
 def gradients(case: Case, form: str, chunk: int | None = None) -> dict[str, Any]:
