@@ -18,10 +18,12 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.family.departures import ignored
 from atlas_ref.oracle.family.facts import facts
+from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.identify import departed
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.score import scored
+from atlas_ref.oracle.identify.score import scored, seen_as
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
@@ -168,8 +170,10 @@ def test_every_departure_runs_under_every_convention(name: str, request: Any) ->
     assert np.isfinite(scored(case, inputs, two[::steps], seen).distance).any()
     scored(case, inputs, one[::steps], graded)
     for convention in one[::steps]:
-        for each in departed._all(case, convention):
-            departed._distance(each, seen)
+        view = seen_as(case, convention)
+        for each in (*ignored(view), *habits(view)):
+            other = view if each.case is None else each.case(view)
+            departed._distance(other, seen, columns=each.columns)
 
 
 @pytest.mark.clause("CASE-38", "DEEP-11")

@@ -20,9 +20,7 @@ KINDS = ("masks", "long", "transposed")
 
 
 def searched() -> Any:
-    own = SUBJECTS["recurrence"].own
-    assert own is not None
-    return own.searched
+    return SUBJECTS["recurrence"].searched
 
 
 def results(of: Case, chosen: tuple[Any, ...], *, grad: bool) -> dict[str, Any]:

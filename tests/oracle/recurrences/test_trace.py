@@ -133,23 +133,22 @@ def test_the_op_that_is_wrong_is_named(member: str, op: str) -> None:
     ],
 )
 def test_a_mistake_is_found_in_its_ops_and_named(member: str, name: str, ops: set[str]) -> None:
-    of, own = case(member, "long"), SUBJECTS["recurrence"].own
-    assert own is not None
-    assert own.traced is not None
-    assert own.searched is not None
-    (mistake,) = [each for each in own.searched.departures(of) if each.name == name]
+    of, subject = case(member, "long"), SUBJECTS["recurrence"]
+    assert subject.traced is not None
+    assert subject.searched is not None
+    (mistake,) = [each for each in subject.searched.departures(of) if each.name == name]
     values: dict[str, dict[int, Any]] = {}
 
     def take(op: str, t: int, compute: Any, *arguments: Any, counts: Any = None) -> Any:
         values.setdefault(op, {})[t] = compute(*arguments)
         return values[op][t]
 
-    own.traced.run(of, of.inputs, take, PLAIN, (mistake,))
+    subject.traced.run(of, of.inputs, take, PLAIN, (mistake,))
     lead = of.inputs["in/y_bar"].ndim - 2
     mine = {}
     for each, rows in values.items():
         zero = np.zeros_like(next(iter(rows.values())))
-        tokens = own.traced.tokens(of, each)
+        tokens = subject.traced.tokens(of, each)
         mine[f"trace/{each}"] = np.stack([rows.get(t, zero) for t in tokens], axis=lead)
     findings = [each for each in replay(of, mine) if each.verdict != "PASS"]
     assert {each.op for each in findings} == ops
