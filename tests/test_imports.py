@@ -211,6 +211,8 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
         "atlas_ref.certify.__init__",
         "atlas_ref.forms.__init__",
         "atlas_ref.forms.sequential",
+        "atlas_ref.oracle.identify.departed",
+        "atlas_ref.oracle.identify.identify",
         "atlas_ref.oracle.identify.observation",
         "atlas_ref.oracle.judge.compare",
         "atlas_ref.oracle.report.failures",

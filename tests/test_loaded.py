@@ -36,7 +36,17 @@ print(sum(name.split(".")[0] in ("atlas_ref", "tape") for name in sys.modules))
 #: Floors of the oracle, from the lowest: a room may import from its own floor and from those below.
 #: What a subject is lies at the ground, and which ones there are, as text.
 FLOORS = (
-    ("cases", "registry", "norms", "drawing", "subjects.subject", "family.arithmetic"),
+    (
+        "cases",
+        "registry",
+        "norms",
+        "drawing",
+        "subjects.subject",
+        "subjects.base.calls",
+        "subjects.base.search",
+        "subjects.base.deferred",
+        "family.arithmetic",
+    ),
     (
         "family",
         "deep",
@@ -49,10 +59,10 @@ FLOORS = (
         "regimes",
         "drawn_axes",
     ),
-    ("evaluate", "schema"),
+    ("evaluate", "schema", "family.mistake", "family.departures", "family.habits"),
     ("judge",),
     ("sources", "replay"),
-    ("modules", "sweep"),
+    ("modules", "sweep", "family.mistakes"),
     ("identify",),
     ("report",),
 )

@@ -22,19 +22,21 @@ class Entry(NamedTuple):
         module: that holds the subject as `SUBJECT`.
         forms: names of forms that a header may state; None for those of most rules.
         keys: header keys of its own -> their description.
+        of_rules: whether its module makes a subject of each rule of the family.
     """
 
     module: str
     forms: tuple[str, ...] | None = None
     keys: dict[str, str] = {}
+    of_rules: bool = False
 
 
 #: Name in the header -> what is known of the subject without an import of it.
 ENTRIES: dict[str, Entry] = {
-    **{name: Entry("memory") for name in FAMILY},
+    **{name: Entry("memory", of_rules=True) for name in FAMILY},
     "newton_schulz": Entry("newton_schulz"),
     "feature_map": Entry("feature_map"),
-    **{name: Entry(name) for name in RULES if name not in FAMILY},
+    **{name: Entry(name) for name in sorted(RULES.keys() - FAMILY.keys())},
     "tnt": Entry("tnt"),
     "dplr": Entry("dplr", forms=("sequential", "scan", "chunk")),
     "recurrence": Entry("recurrence", forms=("sequential",)),
@@ -44,7 +46,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 def _subject(module: Any, name: str) -> Subject:
-    found: Subject = module.subject(FAMILY[name]) if name in FAMILY else module.SUBJECT
+    found: Subject = module.subject(FAMILY[name]) if ENTRIES[name].of_rules else module.SUBJECT
     return found
 
 

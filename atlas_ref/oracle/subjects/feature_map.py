@@ -8,12 +8,12 @@ from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor, phi_of, phi_tensors
+from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.subjects.base import facts, hooks
 from atlas_ref.oracle.subjects.base.checked import checked, resolved
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
-from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 

@@ -18,6 +18,7 @@ from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
+from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
@@ -26,7 +27,6 @@ from atlas_ref.oracle.subjects.base.checked import check_form, checked, resolved
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject, memory_shape
-from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts import feature_maps, surrogate
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.parts.norms import key_of_gates

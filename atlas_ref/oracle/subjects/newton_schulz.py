@@ -7,13 +7,13 @@ from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
+from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.subjects.base import facts, hooks
 from atlas_ref.oracle.subjects.base.checked import checked, resolved
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
-from atlas_ref.oracle.sweep import family_draw
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 

@@ -123,12 +123,14 @@ def _no_form(case: Case, form: str, chunk: int | None) -> None:
 
 
 def memory_shape(header: Any, inputs: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and columns of the memory: (d_out, d_phi)."""
+    """Rows and columns of the memory: (d_out, d_phi); (0, 0) of what has no keys."""
     k, v, axis = (
         ("in/k", "in/v", -1)
         if header.level == "projected"
         else ("in/param/W_K", "in/param/W_V", -2)
     )
+    if k not in inputs:  # of hgrn, whose state is no matrix (RECUR-3)
+        return 0, 0
     d_phi = feature_maps.d_phi(header.feature_map, inputs[k].shape[axis], phi_of(inputs))
     return int(inputs[v].shape[axis]), d_phi
 

@@ -80,6 +80,7 @@ PUBLISHED = {
     "deep_memory": "b16ea90894e4f616",
     "tnt": "7f6a78000ade2d70",
     "dplr": "7b32e67a5cc2e9ee",
+    "recurrence": "15f906be4dba8581",
 }
 
 

@@ -23,7 +23,7 @@ from atlas_ref.oracle.family.mistakes import (
     surrogate,
     tensors,
 )
-from atlas_ref.rules import FAMILY
+from atlas_ref.oracle.registry import SUBJECTS
 
 #: Modules of mistakes of a memory, each of one axis that came after the first sets (VEC-25).
 AXES = (momenta, fading, bounds, ceiling, surrogate)
@@ -57,7 +57,7 @@ def mistakes(case: Case) -> list[Mistake]:
 
 def every(case: Case) -> list[Mistake]:
     """Mistakes that can be made in a case and are no other case, those of chunks last (IDENT-17)."""
-    at_chunks = boundaries.mistakes(case) if case.header.rule in FAMILY else []
+    at_chunks = boundaries.mistakes(case) if SUBJECTS[case.header.rule].has_sequence else []
     listed = [each for each in (*mistakes(case), *at_chunks) if each.case is None]
     end = case.convention.read == "call_end"
     return [each._replace(words=each.as_if, whole=each.whole or end) for each in listed]
