@@ -107,6 +107,16 @@ def _read(op: Op, M: Array, q: Array, divisor: Array, *rest: Array) -> Array:
 
 
 #: Mistakes that no step of the rule reads with, or computes.
+def _negative(found: Array) -> Array:
+    """What an erase finds with the other sign; None of an erase that another mistake left out."""
+    return None if found is None else -found
+
+
+def _less(x: Array, found: Array) -> Array:
+    """x without what an erase finds, where it finds anything."""
+    return x if found is None else x - found
+
+
 _NOTHING: Ops = dict.fromkeys(("erase_read", "erase_write", "found"), absent)
 
 #: Name of a mistake -> op -> what stands in its place. What an erase takes away is part of the change
@@ -122,9 +132,9 @@ VALUES: dict[str, Ops] = {
     "no erase": _NOTHING,
     "no erase of change": {**_NOTHING, "change": by(lambda _, v, rate: of_rows(rate, v) * v)},
     "no erase of momentum": {**_NOTHING, "change": by(lambda _, v, rate: of_rows(rate, v) * -v)},
-    "erase adds": {"M": lambda op, M, found, *rest: op(M, -found, *rest)},
+    "erase adds": {"M": lambda op, M, found, *rest: op(M, _negative(found), *rest)},
     "erase adds of change": {
-        "change": lambda op, *each: op.by(lambda f, *rest: op.compute(-f, *rest), *each)
+        "change": lambda op, *each: op.by(lambda f, *rest: op.compute(_negative(f), *rest), *each)
     },
     "late erase": {"found": lambda op, M, read: read, "change": absent, "M": _erased_late},
     "erase of bare key": _reads_with(BARE),
@@ -143,8 +153,10 @@ VALUES: dict[str, Ops] = {
         "change": lambda op, found, v, rate: op(found, op.row(WRITTEN), rate),
     },
     "eps outside the root": {"length": lambda op, z, inside, outside: op(z, outside, inside)},
-    "erase without beta": {"change": by(lambda found, v, rate: of_rows(rate, v) * v - found)},
-    "write without beta": {"change": by(lambda found, v, rate: v - of_rows(rate, v) * found)},
+    "erase without beta": {"change": by(lambda found, v, rate: _less(of_rows(rate, v) * v, found))},
+    "write without beta": {
+        "change": by(lambda found, v, rate: v if found is None else v - of_rows(rate, v) * found)
+    },
     "beta on keys": {"change": absent, "M": _on_keys},
     "round robin": {
         "spread": lambda op, z, heads: op(
