@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import Request, new
@@ -574,8 +575,11 @@ def test_newton_schulz_as_it_is_printed_raises_no_alarm(seed):
 @pytest.mark.slow
 @pytest.mark.clause("REPLAY-13")
 def test_one_program_in_eight_needs_a_step_as_it_is_printed(monkeypatch):
-    """Of sixty small cases; how many it is differs a little between processors."""
+    """Of sixty small cases; how many it is differs between the kernels of a processor's products."""
     assert all(right(as_printed(seed)) for seed in range(60))
+    kernels = {each.get("architecture") for each in threadpool_info()}
+    if not kernels & {"Haswell", "Zen"}:  # under those of SkylakeX it is none
+        pytest.skip(f"counted under kernels of Haswell and Zen alone, these are of {kernels}")
     replaced = Arithmetic._replace
     monkeypatch.setattr(
         Arithmetic, "_replace", lambda way, **new: replaced(way, **{**new, "expanded": False})
