@@ -82,7 +82,8 @@ def _read_by_groups(
     by_state = [np.flatnonzero(heads == v) for v in range(x["in/v"].shape[-3])]
     runs = []
     for i in range(own.query_groups):
-        q = ops.index(x["in/q"], (..., [each[i] for each in by_state], slice(None), slice(None)))
+        heads_of = np.array([each[i] for each in by_state])
+        q = ops.index(x["in/q"], (..., heads_of, slice(None), slice(None)))
         runs.append(_read_by_one(own, {**x, "in/q": q}, form, chunk))
     y = ops.concatenate([run["out/y"] for run in runs], axis=-3)
     place = np.argsort([each[i] for i in range(own.query_groups) for each in by_state])
