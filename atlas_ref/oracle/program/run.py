@@ -24,7 +24,7 @@ def run(
     take: Take = computed,
     label: Label = unlabelled,
 ) -> dict[str, Array]:
-    """Results out/y and out/STATE of a program, in the layout of the case (PROG-2).
+    """Results out/y and out/STATE of a program, in the layout of the case (PROG-1, PROG-2).
 
     Args:
         settings: parameters of the case.
