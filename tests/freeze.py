@@ -2,7 +2,6 @@
 
     python -m tests.freeze write FOLDER        answers of this checkout, whole, and their digests
     python -m tests.freeze compare FOLDER      answers of this checkout beside those of FOLDER
-    python -m tests.freeze compare             the same beside the digests of tests/data/freeze.json
 
 Four hundred cases are asked: recorded peers, both sets of vectors, and a new one of each rule and
 member. Each gives the files of `eval --grad --trace`, and what `check`, `identify`, `replay` and
@@ -40,7 +39,6 @@ os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLISHED = ROOT / "tests/data/freeze.json"
 
 #: Cases of each source, spread evenly over their names.
 TAKEN = {"vectors/v1": 110, "vectors/v2": 150, "tests/data": 80}
@@ -240,14 +238,12 @@ def kept(answers: Answers) -> bytes:
     return gzip.compress(json.dumps({k: v.decode("latin-1") for k, v in answers.items()}).encode())
 
 
-def run(task: str, folder: Path | None, only: str, jobs: int) -> int:
+def run(task: str, folder: Path, only: str, jobs: int) -> int:
     """Ask every part, write or compare, and print what differs."""
     names = [name for name, _ in parts() if only in name]
     here = folder if task == "write" else Path(tempfile.gettempdir()) / "atlas-ref-freeze"
-    assert here is not None
     here.mkdir(parents=True, exist_ok=True)
-    source = (folder / "digests.json") if folder and task == "compare" else PUBLISHED
-    published = json.loads(source.read_text()) if task == "compare" else {}
+    published = json.loads((folder / "digests.json").read_text()) if task == "compare" else {}
     found, spent, wrong = {}, Counter[str](), 0
     with multiprocessing.Pool(jobs, maxtasksperchild=40) as pool:
         for name, answers, seconds in pool.imap_unordered(answered, names):
@@ -274,14 +270,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.freeze", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("task", choices=("write", "compare"))
-    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--part", default="")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
-    if given.task == "write" and given.folder is None:
-        parser.error("write needs a folder")
-    folder = None if given.folder is None else given.folder.resolve()
-    return run(given.task, folder, given.part, given.jobs)
+    return run(given.task, given.folder.resolve(), given.part, given.jobs)
 
 
 if __name__ == "__main__":
