@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,9 @@ except SystemExit as ended:
     assert ended.code == 0, ended.code
 print(sum(name.split(".")[0] in ("atlas_ref", "tape") for name in sys.modules))
 """
+
+#: Functions of upper floors that are named as text, of which no import tells (subjects/base/deferred.py).
+DEFERRED = 17
 
 #: Floors of the oracle, from the lowest: a room may import from its own floor and from those below.
 #: What a subject is lies at the ground, and which ones there are, as text.
@@ -179,3 +184,13 @@ def test_imports_of_a_command_are_no_garbage() -> None:
         counts.append(gc.get_freeze_count())
     assert counts[0] > 0
     assert counts[1] <= counts[0]  # frozen once
+
+
+def test_a_function_that_is_named_as_text_stands_there() -> None:
+    """Imports that no reader of imports sees: each is there, and there are no more of them."""
+    text = "".join(path.read_text() for path in ORACLE)
+    places = set(re.findall(r'deferred\(\s*"([\w.]+:\w+)"', text))
+    assert 0 < len(places) <= DEFERRED
+    for place in places:
+        module, name = place.split(":")
+        assert callable(getattr(importlib.import_module(f"atlas_ref.oracle.{module}"), name)), place

@@ -1,4 +1,4 @@
-"""The recipe for a preset of rule dplr: a row of its members, and a row of those that are certified."""
+"""The recipe for a preset of rule dplr: two rows, one of them of what is certified."""
 
 from __future__ import annotations
 

@@ -114,14 +114,6 @@ def frozen_tensors(header: Any) -> set[str]:
     return own | levels
 
 
-def because_frozen(header: Any, gradient: str) -> str:
-    """Why a case has no such gradient, where its feature map is not learned, else nothing."""
-    name = gradient.replace("grad/", "in/", 1)
-    if name not in frozen_tensors(header):
-        return ""
-    return "; the map is not learned, so its tensors have no gradient"
-
-
 def _of_phi(name: str) -> str:
     """The name in a case of a tensor of a feature map."""
     return "in/proj" if name == "proj" else f"in/phi/{name}"

@@ -31,7 +31,10 @@ def groups_of(program: Program, settings: Any) -> tuple[str, int]:
 
 
 def axes(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Input -> names of its axes: B0, B1 of a batch, V value heads, H key heads, then its own words."""
+    """Input -> names of its axes.
+
+    B0, B1 are those of a batch, V value heads, H key heads; then come the words of the tensor.
+    """
     first, tensor = next(iter(program.tensors.items()))
     rank = len(inputs[first].shape) - len(tensor.axes.split()[1:])
     _, groups = groups_of(program, settings)
