@@ -30,18 +30,26 @@ TABLES = (
 #: Matrices whose rows are the model's axis and whose columns are heads times theirs.
 OUTPUTS = ("*.W_out",)
 
+#: The preset of a shared memory under which public code trains no weights of it.
+ATLAS_MAG = "atlas-mag"
+
+#: Weights of memories that learn inside a forward and are given to no optimiser; gates of tokens and
+#: keys that are learnt beside them are given to one (OPTIM-33).
+MEMORIES = Group(name="memory", optimiser=None, names=("*.memory.phi.*",))
+
 
 def atlas_mag(*, rate: float = 3e-4, schedule: Schedule | None = None) -> Config:
-    """Atlas-MAG's training: AdamW for all but the memories, which learn at test time (OPTIM-33).
+    """Atlas-MAG's training: AdamW for all but weights of memories, which learn at test time
+    (OPTIM-33).
 
     Args:
         schedule: constant where none is given; that code warms up and then falls by a cosine.
     """
     schedule = Schedule() if schedule is None else schedule
     rule = adamw.Config(rate=rate, schedule=schedule, b2=0.95, decay=0.1)
-    memory = Group(name="memory", optimiser=None, names=("*.memory.*",))
     return Config(
-        groups=(memory, Group(name="adamw", optimiser=rule)), clip=clip.Config(limit=1.0, eps=1e-6)
+        groups=(MEMORIES, Group(name="adamw", optimiser=rule)),
+        clip=clip.Config(limit=1.0, eps=1e-6),
     )
 
 

@@ -221,7 +221,7 @@ def of_batch(
     """
     total: list[Array] = []
     value = 0.0
-    for rows, reset, share in _calls(batch, documents):
+    for rows, reset, share in calls_of(batch, documents):
         found, grads, state = gradient(config, params, state, rows, reset)
         value += share * found
         total = _added(total, flatten(grads, "grads")[0], share)
@@ -229,7 +229,7 @@ def of_batch(
     return Batch(value, [_in_order(each) for each in total], state)
 
 
-def _calls(batch: Rows, documents: bool) -> list[tuple[Rows, Any, float]]:
+def calls_of(batch: Rows, documents: bool) -> list[tuple[Rows, Any, float]]:
     """Rows of a batch that run together, where documents start in them, and their share."""
     if not documents:
         return [(batch, None, 1.0)]
@@ -311,7 +311,7 @@ def evaluate(own: Task, moment: Moment) -> Loss | None:
     value, count = 0.0, 0
     batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
     for batch in batches:
-        for rows, reset, _ in _calls(batch, own.documents):
+        for rows, reset, _ in calls_of(batch, own.documents):
             with finite("held-out text: "):
                 found = _loss(own.config, moment.params, begun(len(rows.ids)), rows, reset)
             value += found * rows.tokens

@@ -70,9 +70,8 @@ def _groups(settings: Settings) -> groups.Config:
         found = (groups.Group(name=own.name, optimiser=last),)
     if own.by_level:
         found = (*_levels(settings.model.periods, found, last), *found)
-    if public:
-        stays = groups.Group(name="memory", optimiser=None, names=("*.memory.*",))
-        found = (stays, *found)
+    if public and settings.model.preset in (None, presets.ATLAS_MAG):
+        found = (presets.MEMORIES, *found)
     return groups.Config(groups=found, clip=limit)
 
 

@@ -19,7 +19,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.models import checkpoint as models
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
-from atlas_ref.train import checkpoint, data, loop, stages
+from atlas_ref.train import checkpoint, data, gates, loop, stages
 from atlas_ref.train.loop import Diverged, Elsewhere, Lost, Moment, Task
 from atlas_ref.train.settings import Settings
 from atlas_ref.train.vocabulary import NAME
@@ -245,7 +245,9 @@ def _line(own: Task, step: int, told: loop.Measured, speed: float) -> dict[str, 
 def _evaluated(own: Task, moment: Moment, log: _Log) -> loop.Loss | None:
     found = loop.evaluate(own, moment)
     if found is not None:
-        log.write({"step": moment.step, "held_out": found._asdict()})
+        line = {"step": moment.step, "held_out": found._asdict()}
+        spread = gates.deviation(own, moment)
+        log.write(line if spread is None else line | {"gate_std": spread})
     return found
 
 

@@ -69,8 +69,9 @@ def test_public_training() -> None:
     mag = presets.atlas_mag(schedule=schedule)
     taken = groups.assigned(mag, params)
     assert taken["memory"]
-    assert all(".memory." in each for each in taken["memory"])
-    assert not [each for each in taken["adamw"] if ".memory." in each]
+    assert all(".memory.phi." in each for each in taken["memory"])
+    assert not [each for each in taken["adamw"] if ".memory.phi." in each]
+    assert [each for each in taken["adamw"] if ".memory.gate." in each]
     rule: Any = mag.groups[1].optimiser
     assert (rule.b1, rule.b2, rule.decay, rule.rate) == (0.9, 0.95, 0.1, 3e-4)
     assert rule.schedule == schedule

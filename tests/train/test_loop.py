@@ -13,9 +13,10 @@ import pytest
 
 import tape
 from atlas_ref.backend.scratch import Scratch
+from atlas_ref.layers import shared_memory
 from atlas_ref.models import language_model
-from atlas_ref.optim import OF_MATRICES, OF_RUNS, groups
-from atlas_ref.train import data, loop, models, optimisers
+from atlas_ref.optim import OF_MATRICES, OF_RUNS, groups, tensors
+from atlas_ref.train import data, gates, loop, models, optimisers
 from atlas_ref.train.sampler import Rows
 from atlas_ref.train.settings import Model, Optimiser
 from atlas_ref.types import same_bits
@@ -137,7 +138,7 @@ def test_documents_in_a_row_start_memories_anew(tmp_path):
     ids = np.random.default_rng(0).integers(0, 256, (3, 9))
     starts = np.zeros((3, 9), bool)
     starts[1, 4] = starts[2, 4] = True
-    calls = loop._calls(Rows(ids, starts), own.documents)
+    calls = loop.calls_of(Rows(ids, starts), own.documents)
     assert [(len(rows.ids), share) for rows, _, share in calls] == [(1, 1 / 3), (2, 2 / 3)]
     found = sum(
         share * loop.gradient(own.config, params, None, rows, reset)[0]
@@ -227,6 +228,51 @@ def test_every_parameter_has_its_optimiser(name, tmp_path):
         for a, b in zip(flatten(moment.params)[0], flatten(loop.start(own).params)[0], strict=True)
     ]
     assert all(moved)
+
+
+@pytest.mark.clause("TRAIN-9", "OPTIM-33")
+@pytest.mark.parametrize("preset", shared_memory.PRESETS)
+def test_weights_of_public_memories_alone_stay(preset, tmp_path):
+    """Gates and learnt keys beside a memory move, and all of it where the reading is causal."""
+    own = tasked(tmp_path, model=Model(model="atlas-mag", preset=preset, **SMALL))
+    before = tensors.named(loop.start(own).params, "params").tensors
+    moment, _ = stepped(own, 3)
+    after = tensors.named(moment.params, "params").tensors
+    stays = {
+        name for name, x in before.items() if same_bits(np.asarray(x), np.asarray(after[name]))
+    }
+    weights = {name for name in before if ".memory.phi." in name}
+    assert len(weights) > 5
+    assert stays == (weights if preset == "atlas-mag" else set())
+
+
+@pytest.mark.clause("TRAIN-15")
+@pytest.mark.parametrize("documents", [False, None])
+def test_the_spread_of_gates_is_that_of_a_loop_over_blocks(documents, tmp_path):
+    own = tasked(
+        tmp_path,
+        model=Model(model="atlas-mag", preset="causal", **{**SMALL, "layers": 2}),
+        documents=documents,
+        rows=3,
+    )
+    moment, _ = stepped(own, 2)
+    seen: list[np.ndarray] = []
+    true = shared_memory.gate_of
+
+    def watched(params, n):
+        seen.append(np.asarray(true(params, n), np.float64))
+        return true(params, n)
+
+    found = gates.deviation(own, moment)
+    with mock.patch.object(shared_memory, "gate_of", watched):
+        loop.evaluate(own._replace(settings=own.settings.replaced(evaluate_batches=1)), moment)
+    each = np.concatenate([np.ravel(x) for x in seen])
+    assert each.size == 2 * 3 * own.settings.tokens
+    assert found == pytest.approx(each.std(), rel=1e-6)
+    assert found > 1e-6
+    other = own._replace(config=models.model(TINY, 256))
+    assert gates.deviation(other, loop.start(other)) is None
+    assert gates.deviation(own._replace(data=own.data._replace(held=None)), moment) is None
 
 
 @pytest.mark.clause("TRAIN-9")

@@ -125,7 +125,7 @@ def test_batches_of_documents_are_several_calls(asked):
     own = loop.task(asked, data.load(asked))
     batches, _ = loop._drawn(own, loop.start(own).place)
     assert own.documents
-    assert max(len(loop._calls(each, True)) for each in batches) == 2
+    assert max(len(loop.calls_of(each, True)) for each in batches) == 2
 
 
 @pytest.mark.slow
