@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +16,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from atlas_ref.cli.train import flags, progress, train
+from atlas_ref.cli.train import flags, progress, train, weights
 from atlas_ref.models import checkpoint as models
-from atlas_ref.train import checkpoint, run
-from tests.support.training import library
+from atlas_ref.train import checkpoint, data, run
+from atlas_ref.train.vocabulary import Bytes
+from tests.support.training import FakeParquet, library
 
 pytestmark = pytest.mark.host("trains in folders")
 
@@ -90,6 +93,15 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, text, tmp_path):
         (("--data", text, "--rollback", 2), "--rollback: belongs to --resume"),
         (("--data", text, "--weights", "x"), "--weights: numbers between commas"),
         (("--data", text, "--weights", ""), "--weights: numbers between commas"),
+        (("--data", text, "--weights", "nan"), "--weights: numbers between commas"),
+        (("--data", text, "--weights", "a:1,2"), "all of them have names or none has"),
+        (("--data", text, "--weights", "a:1 a:2"), "--weights: a has two weights"),
+        (("--data", text, "--weights", "txt:1"), "--weights: txt is no source; sources are .*text"),
+        (("--data", text, "--weights", f"{text}:1,text:1"), "--weights: .*text has two weights"),
+        (
+            ("--data", text, "--mixture", "smollm-corpus", "--weights", "cosmopedia-v2:1"),
+            "--weights: fineweb-edu-dedup has none; sources are cosmopedia-v2, ",
+        ),
         (("--resume",), "run.json: no such file"),
     ):
         ran = cli("train", "--out", tmp_path / "new", *words)
@@ -264,7 +276,7 @@ def test_words_of_seed_001_become_settings():
         "paths": ["corpus"],
         "mixture": "smollm-corpus",
         "subsets": ["a", "b"],
-        "weights": [0.4, 0.6],
+        "weights": {"a": 0.4, "b": 0.6},
         "ttl_adaptive": False,
     }
 
@@ -295,3 +307,54 @@ def test_an_interrupt_ends_a_run_after_its_step_with_a_checkpoint(text, tmp_path
     assert step >= 3
     assert told.endswith(f"stopped after step {step}; --resume goes on\n")
     assert run.lines(out / run.LOG)[-1]["step"] == step
+
+
+@pytest.mark.clause("TRAIN-16", "TRAIN-5")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"mixture": "smollm-corpus", "subsets": ["python-edu-cleaned", "cosmopedia-v2"]}, [3, 1]),
+        ({"paths": ["b/python-edu-cleaned", "a/cosmopedia-v2/"]}, [3, 1]),
+        ({"paths": ["cosmopedia-v2", "python-edu-cleaned"]}, [1, 3]),
+    ],
+)
+def test_weights_with_names_go_to_these_sources(given, expected):
+    """Whatever order they are in; those of an earlier run are its sources too."""
+    named = weights.parsed("cosmopedia-v2:1 python-edu-cleaned:3")
+    assert weights.of_sources(given | {"weights": named}) == expected
+    fields = {"paths": ["x"], **given}
+    before = SimpleNamespace(text=SimpleNamespace(**{"mixture": None, "subsets": ()} | fields))
+    assert weights.of_sources({"weights": named}, before) == expected
+    assert weights.of_sources({"weights": weights.parsed("1,3")}, before) == [1, 3]
+
+
+def _printed():
+    """The commands that the specification of training prints."""
+    page = (ROOT / "specs" / "train.md").read_text()
+    found = re.findall(r"^    atlas-ref (train .*)$", page, re.M)
+    assert len(found) > 6
+    return found
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_every_printed_command_runs(cli, monkeypatch, tmp_path):
+    """In their order, since some go on from others, each for a step of a small model."""
+    monkeypatch.chdir(tmp_path)
+    shutil.move(library(tmp_path), "lib")
+    (tmp_path / "lib" / "a.py").write_text("print('some text')\n" * 300)
+    files = {}
+    for name in data.MIXTURES["smollm-corpus"]:
+        shard = Path("corpus", name, "a.parquet")
+        shard.parent.mkdir(parents=True)
+        shard.touch()
+        files[str(shard.resolve())] = [[name * 20] * 4] * 30
+    FakeParquet(files).install(monkeypatch)
+    monkeypatch.setattr(data, "vocabulary", lambda file: Bytes())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    small = ("--dim", 8, "--layers", 1, "--heads", 2, "--batch-size", 2, "--seq-len", 16)
+    for line in _printed():
+        words = shlex.split(line.replace("--steps 1000", "").replace("--workers 4", ""))
+        words += [] if "--resume" in words else ["--steps", 1, "--eval-every", 0]
+        words += [] if {"--resume", "--from"} & set(words) else small
+        ran = cli(*words)
+        assert ran.code == 0, (line, ran.err)

@@ -15,6 +15,7 @@ from atlas_ref.cli import options, output
 from atlas_ref.cli.models.files import bad_input
 from atlas_ref.cli.train import flags, progress
 from atlas_ref.cli.train import settings as of_options
+from atlas_ref.cli.train import weights as weights_of_sources
 from atlas_ref.optim import DEFAULT, OF_MATRICES, OF_RUNS
 
 
@@ -79,7 +80,7 @@ def train(
     tokenizer: Annotated[str | None, _one("--tokenizer", text="File of the library tokenizers; else bytes.", metavar="FILE")] = None,
     mixture: Annotated[str | None, _one("--mixture", text="smollm-corpus: its subsets below --data.")] = None,
     subsets: Annotated[str | None, _one("--subsets", text="Those that are taken, with commas.")] = None,
-    weights: Annotated[str | None, _one("--weights", "--subset-weights", text="One for each --data or subset, with commas.")] = None,
+    weights: Annotated[str | None, _one("--weights", "--subset-weights", text="Of each --data or subset: 1,2 or a:1,b:2.")] = None,
     optimiser: Annotated[str | None, _one("--optimiser", text=f"{_either(OF_RUNS)}. {DEFAULT}.")] = None,
     rate: Annotated[float | None, _one("--lr", text="Rate. 0.001.", min=0)] = None,
     hidden_rate: Annotated[float | None, _one("--matrix-lr", text=f"Of {', '.join(OF_MATRICES)}. 0.02.", min=0)] = None,
@@ -164,7 +165,7 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
         if given[name] is not None:
             found[name] = _sizes(f"--{name.replace('_', '-')}", given[name])
     if given["weights"] is not None:
-        found["weights"] = _weights(given["weights"])
+        found["weights"] = weights_of_sources.parsed(given["weights"])
     return found
 
 
@@ -176,19 +177,6 @@ def _sizes(option: str, text: str) -> list[int]:
         raise ValueError(
             f"{option}: numbers of tokens between commas are needed, as in 8,16, found {text!r}"
         ) from None
-
-
-def _weights(text: str) -> list[float]:
-    """Numbers between commas, or between blanks as `name:0.4`, of which the names are dropped."""
-    try:
-        found = [float(part.rpartition(":")[2]) for part in text.replace(",", " ").split()]
-    except ValueError:
-        found = []
-    if not found:
-        raise ValueError(
-            f"--weights: numbers between commas are needed, as in 0.4,0.5,0.1, found {text!r}"
-        )
-    return found
 
 
 class _How(NamedTuple):
@@ -211,6 +199,8 @@ def _run(out: Path, chosen: dict[str, Any], how: _How) -> int:
     before = run.settings_of(out) if how.resume else None
     from_run = None if how.resume else chosen.get("begins_from")
     base = None if from_run is None else stages.settings_of(from_run)
+    if "weights" in chosen:
+        chosen["weights"] = weights_of_sources.of_sources(chosen, before or base)
     settings = of_options.settings(chosen, before, base)
     with workers.opened(settings, count=how.workers, scheduler=how.scheduler) as elsewhere:
         own, moment = run.prepare(out, settings, resume=how.resume, at_most=how.rollback)
