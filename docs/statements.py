@@ -1,4 +1,4 @@
-"""What the documents that the project began from say, statement by statement, and where each stands."""
+"""What the two documents about rules that the project began from say, statement by statement, and where each stands."""
 
 from __future__ import annotations
 

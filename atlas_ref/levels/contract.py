@@ -42,6 +42,9 @@ class Contract(NamedTuple):
     def supported_parallelization(self, convention: Convention | None = None) -> tuple[str, ...]:
         """Forms that compute the rule, under a convention or under some convention (CONTRACT-6).
 
+        Of some convention `tnt` is the last, which takes memories of the rule and is a model of its
+        own.
+
         Raises:
             ValueError: no Convention, which `conventions.resolve` makes of a name.
         """
@@ -52,7 +55,9 @@ class Contract(NamedTuple):
             }
             return tuple(form for form, reason in reasons.items() if reason is None)
         known = {form: support.SUPPORT[form][self.rule.name] for form in support.FORMS}
-        return tuple(form for form, status in known.items() if status in ("exact", "frozen"))
+        apart = [form for form, status in known.items() if status == "apart"]
+        same = [form for form, status in known.items() if status in ("exact", "frozen")]
+        return (*same, *apart)
 
 
 def contract(rule: Rule) -> Contract:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from safetensors import safe_open
+
 from tests.support.page_blocks import blocks
 
 README = Path(__file__).parents[2] / "README.md"
@@ -80,6 +82,28 @@ def test_the_readme_names_only_files_that_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README.read_text())
     assert len(links) > 10
     assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+#: Words for small numbers.
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+#: Public implementations of which `make oracle` has recordings, by what their headers say.
+RECORDED = ("atlas-rnn", "Atlas-MAG", "titans-pytorch", "fla-core", "transformers")
+
+
+def test_the_readme_counts_the_public_implementations_of_make_oracle() -> None:
+    folders = re.findall(r"tests/data/peers\w*", (README.parent / "Makefile").read_text())
+    found = set()
+    for folder in dict.fromkeys(folders):
+        for path in (README.parent / folder).glob("*.safetensors"):
+            with safe_open(path, "np") as file:
+                header = file.metadata()["atlas_ref"]
+            (name,) = (each for each in RECORDED if each in header)
+            found.add(name)
+    assert found == set(RECORDED)
+    word = re.search(r"results of (\w+) public implementations", README.read_text())
+    assert word is not None
+    assert word[1] == WORDS[len(found)]
 
 
 def test_the_readme_leads_to_every_spec() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atlas_ref.layers.shared_memory import Rates
+from atlas_ref.models.atlas_mag import learning
 from atlas_ref.parts import memory_functions
 from atlas_ref.rules import deep_memory, sequence
 from atlas_ref.rules.sequence import Tokens
@@ -191,6 +193,17 @@ def test_e_t06_missing_weights_have_no_last_256():
         settings = atlas_mag.config(tensors, 9, window=6, **plain | more)
         results.append(atlas_mag.run(settings, tensors, keys, values, gate=gate)[1])
     assert_close("decay by default", results[0], results[1], ANALYTIC)
+    ours = atlas_mag.config(tensors, 9, window=6, **plain | decay)
+    pairs = learning.Pairs(keys, values, None)
+    assert_close("the loss without a gate", learning.loss(ours, tensors, pairs), loss, ANALYTIC)
+    rates = Rates(retain=0.9, momentum=0.5, step_size=0.1)
+    memory = {name: x[None] for name, x in tensors.items()}
+    one, other = (
+        learning.step(ours, memory, {}, pairs._replace(weights=weights), rates)
+        for weights in (None, w)
+    )
+    for name, x in one.weights.items():
+        assert_close(name, x, other.weights[name], ANALYTIC)
 
 
 @pytest.mark.clause("E-T07")

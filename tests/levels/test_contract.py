@@ -12,6 +12,7 @@ import pytest
 import tape
 from atlas_ref import forms
 from atlas_ref.conventions import Convention, resolve
+from atlas_ref.forms import tnt
 from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
 from atlas_ref.levels import contract
@@ -209,12 +210,31 @@ def test_the_forms_of_each_rule_are_these() -> None:
     supported = {
         name: contract.contract(rule).supported_parallelization() for name, rule in RULES.items()
     }
-    one_matrix = ("sequential", "chunkwise", "exact", "scan", "atlas_parallel", "kernel")
-    assert supported == dict.fromkeys(FAMILY, one_matrix) | {"deep_memory": ("sequential",)}
+    one_matrix = ("sequential", "chunkwise", "exact", "scan", "atlas_parallel", "kernel", "tnt")
+    assert supported == dict.fromkeys(FAMILY, one_matrix) | {"deep_memory": ("sequential", "tnt")}
     titans = contract.contract(RULES["titans_lmm"])
     spec = resolve("spec", rule="titans_lmm")
     assert isinstance(spec, Convention)
     assert titans.supported_parallelization(spec) == ("sequential", "exact", "scan", "kernel")
+
+
+@every
+@pytest.mark.clause("CONTRACT-6", "TNT-1")
+def test_a_tnt_takes_memories_of_each_rule_and_is_no_form_of_one(name: str) -> None:
+    axes = {"newton_schulz": "none", "gate": "retain"}
+    config = config_of(name, heads=1, convention=axes)
+    assert contract.contract(RULES[name]).supported_parallelization()[-1] == "tnt"
+    made = tnt.Config(global_memory=tnt.Global(config=config, span=2), local_memories=())
+    x = tokens()[..., :4]
+    like = np.full(x.shape[:-1], 0.5)
+    given = {gate: like for gate in RULES[name].gates if gate != "window_weights"}
+    call = sequence.Tokens(k=x, v=x[..., :3], q=x, **given)
+    phi = contract.contract(RULES[name]).init(config, 1).phi
+    initial = tnt.Initial(phi={each: tensor[0] for each, tensor in phi.items()})
+    params = tnt.Params(memories=(initial,))
+    _, y = tnt.run(made, params, call, tnt.start(made, params, (B,)))
+    assert y.shape == (B, T, 3)
+    assert np.isfinite(y).all()
 
 
 @every

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.parts import memory_functions
+from atlas_ref.parts import memory_functions, window
 from atlas_ref.rules import deep_memory
 from atlas_ref.rules.deep_memory import write
 from atlas_ref.types import Array
@@ -20,16 +20,26 @@ Tensors = Mapping[str, Array]
 
 
 class Pairs(NamedTuple):
-    """Tokens of all rows: keys, values (B, T, d), and their weights (B, T)."""
+    """Tokens of all rows: keys, values (B, T, d), and their weights (B, T).
+
+    Weights None are those that the settings of the memory give by lag, a decay or 1 (E-T06).
+    """
 
     keys: Array
     values: Array
-    weights: Array
+    weights: Array | None
 
-    def last(self, window: int) -> Pairs:
-        """Those of the window."""
-        first = max(0, self.keys.shape[-2] - window)
-        return Pairs(self.keys[:, first:], self.values[:, first:], self.weights[:, first:])
+    def last(self, config: deep_memory.Config) -> Pairs:
+        """Those of the window, each with its weight."""
+        first = max(0, self.keys.shape[-2] - config.window)
+        keys, values = self.keys[:, first:], self.values[:, first:]
+        if self.weights is not None:
+            return Pairs(keys, values, self.weights[:, first:])
+        ones, count = ops.ones_like(keys, shape=keys.shape[:2]), keys.shape[-2]
+        lags = window.by_lag(
+            config.window_weights, {}, window=config.window, heads=1, like=keys, first=count
+        )
+        return Pairs(keys, values, ones if lags is None else ops.flip(lags[0, 0], -1) * ones)
 
 
 def loss(config: deep_memory.Config, tensors: Tensors, pairs: Pairs) -> Array:
@@ -38,7 +48,7 @@ def loss(config: deep_memory.Config, tensors: Tensors, pairs: Pairs) -> Array:
     Args:
         tensors: of the memory, without axes in front.
     """
-    own = pairs.last(config.window)
+    own = pairs.last(config)
     error = memory_functions.apply(config.memory, tensors, own.keys) - own.values
     return ops.mean(own.weights * ops.sum(error * error, axis=-1))
 
@@ -70,7 +80,7 @@ def step(
         weights, momentum: of the fast tensors, each (1, ...).
         rates: of `shared_memory.Rates`.
     """
-    own, one = pairs.last(config.window), ops.ones_like(pairs.keys, shape=(1,))
+    own, one = pairs.last(config), ops.ones_like(pairs.keys, shape=(1,))
     rows = write.Rows(own.keys, own.values, own.weights, {})
     gates = write.Rates(
         retain=rates.retain * one,
