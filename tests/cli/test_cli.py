@@ -16,12 +16,11 @@ from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.oracle.cases.files import read
 from atlas_ref.rules import RULES
 from docs import command_line
-from tests.support.casefiles import PEERS, some, written
+from tests.support.casefiles import PEERS, RESERVED, some, written
 from tests.support.close import EXACT, assert_close
 
 PROGRAM = [sys.executable, "-m", "atlas_ref.cli"]
 PEER = PEERS / "fla_delta_11.safetensors"
-RESERVED = PEERS / "mag_qk_projection_11.safetensors"
 
 
 @pytest.mark.clause("CASE-12", "CASE-14", "CASE-28")

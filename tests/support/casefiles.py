@@ -16,6 +16,9 @@ from atlas_ref.oracle.cases.new import Request, new
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 
+#: A case whose rule has a name and no loop, as a recording had that came before its module.
+RESERVED = PEERS.parent / "reserved.safetensors"
+
 NAMES = {
     "float64": "F64",
     "float32": "F32",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import atlas_ref
-from tests.support.casefiles import PEERS, some, written
+from tests.support.casefiles import RESERVED, some, written
 
 DRAWN = {"tokens": 6, "d_in": 3, "d_out": 2, "heads": 1, "seed": 7}
 
@@ -31,9 +31,7 @@ def write_cases(folder: Path) -> None:
         "void <b>&": {"out/y": results["out/y"]},
     }.items():
         written(folder / f"{name}.safetensors", header, tensors | changed)
-    (folder / "reserved.safetensors").write_bytes(
-        (PEERS / "mag_qk_projection_11.safetensors").read_bytes()
-    )
+    (folder / "reserved.safetensors").write_bytes(RESERVED.read_bytes())
 
 
 def reported(cli: Callable[..., Any], suffix: str, *options: str) -> tuple[Any, str]:

@@ -56,7 +56,7 @@ class QkProjection(Frozen):
         context_window, decay_base: keys of a query, and their factor for each that is newer.
         persistent_keys: rows of the persistent memory; 0 for a multiple of the unit matrix.
         gates: whether keys bring a gate.
-        chunk_size: of one of its two forms; of no effect.
+        chunk_size: of one of its two forms; 0 for the other alone, any other of no effect.
     """
 
     dim: Count
@@ -65,7 +65,7 @@ class QkProjection(Frozen):
     decay_base: Annotated[float, Field(gt=0, le=1)] = 0.95
     persistent_keys: Rank = 0
     gates: bool = True
-    chunk_size: Count = 64
+    chunk_size: Rank = 64
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

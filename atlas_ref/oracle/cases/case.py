@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from atlas_ref.conventions import Convention
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
+from atlas_ref.oracle.cases.earlier_recordings import in_later_words
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.gate_axis import stated_by_a_set
 from atlas_ref.oracle.cases.header import Header, parse, reserved, title
@@ -173,7 +174,8 @@ def load_results(path: str | os.PathLike[str]) -> tuple[Header, dict[str, Any]]:
 
 def _read(name: str) -> tuple[Header, dict[str, Any]]:
     """The header and the tensors of a file."""
-    text, tensors = files.read(name)
+    text, given = files.read(name)
+    text, tensors = in_later_words(text, given)
     text = sized(text, tensors)
     header = parse(text)
     tensors = in_words_of_a_case(text, tensors)

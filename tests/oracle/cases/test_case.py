@@ -298,8 +298,12 @@ def test_a_reserved_rule_may_hold_anything_under_in(tmp_path):
 
 @pytest.mark.clause("CASE-1")
 def test_the_peers_hold_their_header_where_the_spec_says():
-    """The header of a file, read with nothing but the eight bytes, JSON and the key."""
-    for file in PEERS.glob("*.safetensors"):
+    """The header of a file, read with nothing but the eight bytes, JSON and the key.
+
+    That of a module, in words of an earlier day, is read in later ones (LAYER-17).
+    """
+    rules = [each for each in PEERS.glob("*.safetensors") if "ttl" not in each.name]
+    for file in [each for each in rules if "qk" not in each.name]:
         data = file.read_bytes()
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         assert json.loads(metadata["atlas_ref"]) == atlas_ref.load(file).header.plain()

@@ -8,7 +8,7 @@ import pytest
 import atlas_ref
 from atlas_ref.cli import options
 from atlas_ref.oracle.cases.features import FEATURES, declared, features
-from tests.support.casefiles import PEERS, some
+from tests.support.casefiles import RESERVED, some
 
 SMALL = {"heads": 1, "d_in": 3, "d_out": 3, "cotangent": False}
 
@@ -64,7 +64,7 @@ def test_a_state_a_phase_and_logarithms_are_features():
     logs = {name: value for name, value in bare.items() if name != "in/retain"}
     logs["in/log_retain"] = np.log(np.full_like(tensors["in/retain"], 0.5))
     assert features(atlas_ref.make(header, logs)) == ("logarithms",)
-    assert features(atlas_ref.load(PEERS / "mag_qk_projection_11.safetensors")) == ()
+    assert features(atlas_ref.load(RESERVED)) == ()
 
 
 @pytest.mark.clause("SRC-21")

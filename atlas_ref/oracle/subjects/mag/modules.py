@@ -64,17 +64,29 @@ def _qk_tensors(settings: Any) -> dict[str, Tensor]:
 def _qk_between(settings: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
     """Queries, keys and gates of each form, whose gradients are results."""
     own = ("q", "k", *(["gamma"] if settings.gates else []))
-    return {f"{form}/{each}": inputs[f"in/{each}"].shape for form in FORMS for each in own}
+    return {
+        f"{form}/{each}": inputs[f"in/{each}"].shape for form in _forms(settings) for each in own
+    }
+
+
+def _forms(settings: Any) -> tuple[str, ...]:
+    """Forms of the projection that a case has (LAYER-19)."""
+    return FORMS if settings.chunk_size else FORMS[1:]
+
+
+def _of_form(settings: Any) -> str:
+    """The main result: that of the first form."""
+    return f"out/y_{_forms(settings)[0]}"
 
 
 def _qk(call: Call) -> dict[str, Array]:
-    """Both forms of the projection, each of inputs of its own (LAYER-19)."""
+    """The forms of the projection, each of inputs of its own (LAYER-19)."""
     results: dict[str, Array] = {}
     params = call.params.replaced(keys=call.inputs.get("in/persistent_keys"))
-    for form, powers in zip(FORMS, ("exact", "float32"), strict=True):
+    for form in _forms(call.settings):
         q, k = (_flat(_moved(call, form, each)) for each in "qk")
         gate = _moved(call, form, "gamma")[:, :, 0] if call.settings.gates else None
-        config = call.config.replaced(powers=powers)
+        config = call.config.replaced(powers="exact" if form == "chunked" else "float32")
         start = query_key.start(config, q.shape[0], dtype=plain(q).dtype)
         _, y = query_key.apply(config, params, start, q, k, gate)
         B, T, D = y.shape
@@ -254,7 +266,7 @@ PARTS: dict[str, Entry] = {
         _qk_tensors,
         _qk,
         {"out": "QK-1", "grad": "QK-10"},
-        result="out/y_chunked",
+        result=_of_form,
         between=_qk_between,
         constants=("in/q", "in/k", "in/gamma", "in/persistent_keys"),
         weighs={"in/y_bar": tuple(f"out/y_{form}" for form in FORMS)},
