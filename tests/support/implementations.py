@@ -132,9 +132,19 @@ def closes_every_file(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
 
 def writes_everywhere(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
     """Right results, and output even to the channel of results of the calling process."""
+    return _written_everywhere(b"loss 0.25\n", case, inputs)
+
+
+def announces_a_number(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    """Right results, and a line on that channel which is announced as they are, but for a number."""
+    text = b'{"status": "failed", "message": 0.25}\n'
+    return _written_everywhere(text, case, inputs)
+
+
+def _written_everywhere(text: bytes, case: dict[str, Any], inputs: dict[str, Any]) -> Any:
     for descriptor in range(3, 30):
         with contextlib.suppress(OSError):
-            os.write(descriptor, b"loss 0.25\n")
+            os.write(descriptor, text)
     time.sleep(0.2)
     return _delta(case, inputs)
 

@@ -311,7 +311,9 @@ def _understood(text: bytes) -> dict[str, Any] | Answer:
     except (ValueError, RecursionError):
         reply = None
     if isinstance(reply, dict) and set(reply) == {"status", "message"}:
-        return reply
+        status, message = reply["status"], reply["message"]
+        if isinstance(status, str) and (message is None or isinstance(message, str)):
+            return reply
     return Answer.failed(f"garbage: something wrote {text[:40]!r} where results are announced")
 
 

@@ -278,6 +278,11 @@ def test_an_isolated_function_answers_case_after_case_in_one_process(case):
             "FAILED",
             r"garbage: something wrote b'loss 0.25\n' where results are announced",
         ),
+        (
+            "announces_a_number",
+            "FAILED",
+            'garbage: something wrote b\'{"status": "failed", "message": 0.25}\\n\' where',
+        ),
     ],
 )
 def test_whatever_an_isolated_function_does_the_next_case_is_answered(
@@ -289,6 +294,16 @@ def test_whatever_an_isolated_function_does_the_next_case_is_answered(
             assert (row.tensor, row.verdict) == ("-", verdict)
             assert row.why.startswith(why)
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.clause("SRC-9", "SRC-18")
+@pytest.mark.usefixtures("path_of_tests")
+def test_a_number_where_words_are_announced_is_a_row_of_a_report(cli, tmp_path):
+    path = written(tmp_path / "case.safetensors", *some("delta"))
+    words = ("--impl", "implementations:announces_a_number", "--report", tmp_path / "out.html")
+    ran = cli("check", path, *words)
+    assert ran.code == 1, ran.err
+    assert "garbage: something wrote" in (tmp_path / "out.html").read_text()
 
 
 @pytest.mark.clause("SRC-9")

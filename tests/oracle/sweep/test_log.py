@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,22 @@ def test_a_line_that_was_changed_is_refused_by_its_number(
     # without the line its task is done again
     log.write_text("\n".join((first, second)) + "\n")
     assert swept(tmp_path).counts == {"PASS": 2}
+
+
+@pytest.mark.clause("SWEEP-9")
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("key", ["reset", "tokens", "error", "seed"])
+def test_a_number_that_json_does_not_have_was_never_written(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    swept(tmp_path, "another_result", keep=0)
+    log = tmp_path / "log"
+    text = log.read_text()
+    number = next(i for i, line in enumerate(text.splitlines(), 1) if f'"{key}": ' in line)
+    log.write_text(re.sub(f'"{key}": [^,}}]+', f'"{key}": {value}', text))
+    said = "(was changed after it was written|not what a sweep writes there)"
+    with pytest.raises(CaseError, match=f"^{log}: (line {number}: {said}|{key}: the log is)"):
+        swept(tmp_path, "another_result", keep=0)
 
 
 @pytest.mark.clause("SWEEP-9")
