@@ -59,7 +59,8 @@ def test_the_exit_code_is_the_gravest_of_all_cases(names, code, as_json, recorde
     ran = cli("check", *(recorded[name] for name in names), *["--json"] * as_json)
     assert ran.code == code
     bad = [
-        f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check"
+        f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check; "
+        "--impl, --exec or --against names what is checked"
         for name in names
         if name == "bare"
     ]

@@ -152,7 +152,8 @@ def checked(
         case = rounded(case, dtype)
     if source is None and not case.recorded:
         raise CaseError(
-            f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check"
+            f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check; "
+            "--impl, --exec or --against names what is checked"
         )
     answer = Answer(dict(case.recorded)) if source is None else source(case)
     if answer.tensors is None:
