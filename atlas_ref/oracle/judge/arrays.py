@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from atlas_ref.oracle.cases.inputs import STORED
+from atlas_ref.oracle.judge.layouts import other_shape
 from atlas_ref.oracle.judge.states import gap, holds
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, basis
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
@@ -32,7 +33,15 @@ def compare_arrays(
     """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
     row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
     if got.shape != want.shape:
-        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
+        return row._replace(
+            why=other_shape(
+                got,
+                want,
+                lambda moved: (
+                    compare_arrays(case, name, moved, want, tolerance, basis).verdict == "PASS"
+                ),
+            )
+        )
     if is_whole(want):
         return _compared_exactly(row, got, want)
     if got.dtype.name not in STORED:
@@ -115,7 +124,13 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
     """
     row = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
     if got.shape != want.shape:
-        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
+        return row._replace(
+            why=other_shape(
+                got,
+                want,
+                lambda moved: judged(case_name, name, moved, want, tolerance).verdict == "PASS",
+            )
+        )
     if got.dtype.name not in FORMATS:
         return row._replace(
             verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}"

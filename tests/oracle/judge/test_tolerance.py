@@ -176,7 +176,7 @@ def test_what_is_not_finite_or_misshapen_is_wrong_and_an_overflow_of_ours_is_no_
     row = judged("c", "out/y", bad, np.ones((2, 3)), tolerance)
     assert (row.verdict, row.why, row.place) == ("WRONG", "nan at (1, 2)", (1, 2))
     assert (
-        judged("c", "out/y", np.ones((3, 2)), np.ones((2, 3)), tolerance).why
+        judged("c", "out/y", np.zeros((3, 2)), np.ones((2, 3)), tolerance).why
         == "shape (3, 2), expected (2, 3)"
     )
     bad[1, 2] = np.inf
