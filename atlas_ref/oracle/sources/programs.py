@@ -31,6 +31,9 @@ from atlas_ref.oracle.sources.room import room
 #: Seconds that an implementation has for one case by default.
 TIMEOUT = 60.0
 
+#: Seconds for the import of a function at least: libraries of kernels load and compile for long.
+IMPORT = 600.0
+
 #: Longest wait in seconds before signals are looked at, one of which another thread may have taken.
 #: A longer time-out waits again.
 WAIT = 0.2
@@ -180,6 +183,8 @@ class Isolated:
     Use it in a `with` statement, which starts it, or call `close`.
 
     Args:
+        timeout: seconds per case, and for the import where they are more than its own.
+        importing: seconds that the import may take at least.
         python: the interpreter of the process, where it is not this one; it has to import atlas_ref.
         path: folders that it imports from, before those of its environment.
 
@@ -193,12 +198,13 @@ class Isolated:
         name: str,
         *,
         timeout: float = TIMEOUT,
+        importing: float = IMPORT,
         python: str | os.PathLike[str] = sys.executable,
         path: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         if not timeout > 0:
             raise CaseError(f"timeout: must be greater than 0, found {timeout:g}")
-        self._name, self._timeout = name, timeout
+        self._name, self._timeout, self._importing = name, timeout, importing
         self._python, self._path = os.fspath(python), [os.fspath(each) for each in path]
         self._process: subprocess.Popen[Any] | None = None
         self._replies: IO[bytes] | None = None
@@ -243,7 +249,7 @@ class Isolated:
                     json.dumps({"case": str(case_file), "out": str(out)}).encode() + b"\n"
                 )
                 self._process.stdin.flush()
-            reply = self._reply()
+            reply = self._reply(self._timeout)
             if isinstance(reply, Answer):
                 self.close()
                 return reply
@@ -277,7 +283,7 @@ class Isolated:
         )
         os.close(writing)
         self._replies = os.fdopen(reading, "rb", buffering=0)
-        reply = self._reply()
+        reply = self._reply(max(self._timeout, self._importing))
         if isinstance(reply, Answer):
             self.close()
             raise CaseError(f"impl {self._name}: while it was imported: {reply.failure}")
@@ -285,18 +291,18 @@ class Isolated:
             self.close()
             raise CaseError(str(reply["message"]))
 
-    def _reply(self) -> dict[str, Any] | Answer:
-        """One line of JSON, or an answer where none comes."""
+    def _reply(self, timeout: float) -> dict[str, Any] | Answer:
+        """One line of JSON, or an answer where none comes in time."""
         assert self._process is not None
         assert self._replies is not None
-        until, text = time.monotonic() + self._timeout, b""
+        until, text = time.monotonic() + timeout, b""
         while not text.endswith(b"\n"):
             seconds = until - time.monotonic()
             ready, _, _ = select.select([self._replies], [], [], min(max(0.0, seconds), WAIT))
             if not ready:
                 if seconds > WAIT:
                     continue
-                return Answer.failed(f"time-out: did not end within {self._timeout:g} s")
+                return Answer.failed(f"time-out: did not end within {timeout:g} s")
             chunk = os.read(self._replies.fileno(), 65536)
             if not chunk:
                 return Answer.failed(f"crash: {_ending(self._process.wait())}")

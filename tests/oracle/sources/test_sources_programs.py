@@ -359,12 +359,28 @@ def test_an_isolated_function_that_cannot_be_imported_is_bad_input(case, tmp_pat
             2,
         ),
     ):
-        with pytest.raises(atlas_ref.CaseError) as found, Isolated(name, timeout=seconds):
+        source = Isolated(name, timeout=seconds, importing=seconds)
+        with pytest.raises(atlas_ref.CaseError) as found, source:
             pass
         assert str(found.value).startswith(words)
         with pytest.raises(atlas_ref.CaseError) as found:
-            Isolated(name, timeout=seconds)(case)
+            source(case)
         assert str(found.value).startswith(words)
+
+
+@pytest.mark.clause("SRC-9")
+def test_the_time_of_a_case_does_not_count_its_import(case, tmp_path, monkeypatch):
+    """What it does count is the time of the case."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slow_module.py").write_text(
+        "import time\ntime.sleep(2.5)\n"
+        "def f(case, inputs):\n    raise NotImplementedError('late')\n"
+        "def g(case, inputs):\n    time.sleep(60)\n"
+    )
+    with Isolated("slow_module:f", timeout=1, path=[tmp_path]) as source:
+        assert source(case).failure == "late"
+    with Isolated("slow_module:g", timeout=1, path=[tmp_path]) as source:
+        assert source(case).failure == "time-out: did not end within 1 s"
 
 
 @pytest.mark.clause("SRC-9")
