@@ -168,6 +168,7 @@ def checked(
         case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk
     ).tensors
     _check_known(case, got, ours)
+    _check_traced(case, answer.tensors)
     main = main_result(case.header)
     expected = {*selected, main} if selection is None or main in selection else {*selected}
     names = [name for name in ours if name in expected]
@@ -319,6 +320,19 @@ def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             )
             why = _because_frozen(case.header, name)
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
+
+
+def _check_traced(case: Case, tensors: Mapping[str, Any]) -> None:
+    """Refuse an op that the case does not have, which no replay would look at."""
+    given = [name for name in tensors if name.startswith(("trace/", "trace_grad/"))]
+    traced = SUBJECTS[case.header.rule].traced
+    if not given or traced is None:
+        return
+    names = [op for op, *_ in traced.ops(case)]
+    for name in given:
+        if name.partition("/")[2] not in names:
+            has = ", ".join(names)
+            raise CaseError(f"{case.name}: {name}: not an op of this case; it has {has}")
 
 
 def _because_frozen(header: Any, gradient: str) -> str:

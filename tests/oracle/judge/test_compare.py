@@ -8,8 +8,10 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import compare_arrays, relative_error
 from atlas_ref.oracle.judge.compare import Comparison, exit_code
+from atlas_ref.oracle.replay.trace import traced
 from tests.support.casefiles import some
 
 TINY = 5e-324
@@ -229,3 +231,20 @@ def test_a_case_that_records_nothing_is_bad_input(ours):
 )
 def test_only_pass_is_success(verdicts, code):
     assert exit_code([Comparison("case", "out/y", word) for word in verdicts]) == code
+
+
+@pytest.mark.clause("SRC-3")
+@pytest.mark.parametrize("rule", ["delta", "omega", "dplr", "newton_schulz", "deep_memory"])
+def test_a_misspelt_op_of_a_right_answer_is_refused_with_those_there_are(rule):
+    case = atlas_ref.make(*some(rule))
+    results = traced(case, atlas_ref.evaluate(case)).tensors
+    ops = [name for name in results if name.startswith("trace/")]
+    rows = atlas_ref.check(case, source=lambda _: Answer(dict(results)))
+    assert {row.verdict for row in rows} == {"PASS"}
+    answer = Answer({**results, f"{ops[0]}o": results[ops[0]]})
+    with pytest.raises(atlas_ref.CaseError) as refusal:
+        atlas_ref.check(case, source=lambda _: answer)
+    head = f"{case.name}: {ops[0]}o: not an op of this case; it has "
+    assert str(refusal.value).startswith(head)
+    named = str(refusal.value).removeprefix(head).split(", ")
+    assert {name.removeprefix("trace/") for name in ops} <= set(named)
