@@ -21,6 +21,7 @@ from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.base import facts, hooks
 from atlas_ref.oracle.subjects.base.checked import check_form, checked, resolved
@@ -121,16 +122,16 @@ def plain(
     rounding: Rounding,
     *,
     touch: family.Touch | None = None,
-    take: family.Take | None = None,
-) -> family.Outputs:
+    hook: family.Hook | None = None,
+) -> Outputs:
     """The rule as a setting of the family, which shares no code with the rules (TOL-3).
 
     Args:
-        touch, take: hooks of the loop, see `family.run`.
+        touch, hook: of the loop, see `family.run`.
     """
     prepared = prepare.Prepared(case.header, inputs, way=rounding.way, touch=rounding.touch)
 
-    def orthogonalise(S: Array) -> Array:
+    def orthogonalise(S: Array, t: int) -> Array:
         return steps.newton_schulz(
             rounding.way, rounding.argument(S), case.convention.newton_schulz_settings
         )
@@ -143,11 +144,11 @@ def plain(
         way=rounding.way,
         store=rounding.store,
         touch=touch,
-        take=take,
+        hook=hook,
     )
 
 
-def named(case: Case, outputs: family.Outputs) -> dict[str, Array]:
+def named(case: Case, outputs: Outputs) -> dict[str, Array]:
     """Results under their names in files, in the case's layout and momentum_sign (CASE-12).
 
     Results that the case does not have are left out.
