@@ -20,7 +20,6 @@ from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
-from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.base import facts, hooks
@@ -251,19 +250,16 @@ def _surrogate_params(inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def surrogate_of(
-    config: Any, inputs: Mapping[str, Array], k: Array, v: Array, way: Arithmetic = PLAIN
-) -> Array:
+def surrogate_of(config: Any, inputs: Mapping[str, Array], k: Array, v: Array) -> Array:
     """The learned residual of keys and values, or of a pair of its own (SURROGATE-2)."""
     k = key_of_gates(k, config.convention)
     if "in/param/W_K_surrogate" in inputs:
         x = ops.expand_dims(inputs["in/x"], 1)
         k, v = (
-            way.matmul(x, ops.transpose(inputs[f"in/param/{name}_surrogate"]))
-            for name in surrogate.OWN_PAIR
+            x @ ops.transpose(inputs[f"in/param/{name}_surrogate"]) for name in surrogate.OWN_PAIR
         )
     pair = ops.silu(ops.concatenate([k, v], axis=-1))
-    return way.matmul(pair, ops.transpose(inputs["in/param/W_surrogate"]))
+    return pair @ ops.transpose(inputs["in/param/W_surrogate"])
 
 
 def _computes_wide(inputs: Mapping[str, Array]) -> bool:
