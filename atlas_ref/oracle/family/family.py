@@ -61,27 +61,6 @@ def value_hook(values: Values) -> Hook:
     return hook
 
 
-class _Means(NamedTuple):
-    """The functions by which every token is computed."""
-
-    orthogonalise: Orthogonalise
-    way: Arithmetic
-    store: Callable[[Array], Array] | None
-    touch: Touch | None
-    hook: Hook | None
-    begin: Begin | None
-
-    def op(
-        self, name: str, t: int, compute: Callable[..., Array], *arguments: Any, **counts: Any
-    ) -> Array:
-        if self.hook is None:
-            return compute(*arguments)
-        return self.hook(name, t, compute, *arguments, **counts)
-
-    def at(self, place: str, x: Array) -> Array:
-        return x if self.touch is None or x is None else self.touch(place, x)
-
-
 def run(
     structure: Structure,
     inputs: Inputs,
@@ -103,7 +82,7 @@ def run(
         hook: called at each op of each token, see `Hook`: a trace, or what was recorded.
         begin: called before each token, see `Begin`.
     """
-    by = _Means(orthogonalise, way, store, touch, hook, begin)
+    loop = _Loop(structure, inputs, orthogonalise, way, store, touch, hook, begin)
     keys = windows(structure, inputs, inputs.keys, inputs.window_keys, way)
     targets = windows(structure, inputs, inputs.targets, inputs.window_targets, way)
     fresh = fresh_state(structure, inputs)
@@ -112,89 +91,157 @@ def run(
     waiting: list[int] = []  # tokens that read the last memory of their packed sequence
     for t, rows in enumerate(zip(keys, targets, strict=True)):
         if t and inputs.reset[t]:
-            reads += [_read(structure, inputs, state.M, each, by) for each in waiting]
+            reads += [loop.read(state.M, each) for each in waiting]
             state, waiting = fresh, []
-        before, state = _step(structure, inputs, state, t, *rows, by)
+        before, state = loop.step(state, t, *rows)
         if structure.read == "call_end":
             waiting.append(t)
             continue
         M = {"before": before.M, "chunk_start": before.reference}.get(structure.read, state.M)
-        reads.append(_read(structure, inputs, M, t, by))
-    reads += [_read(structure, inputs, state.M, each, by) for each in waiting]
+        reads.append(loop.read(M, t))
+    reads += [loop.read(state.M, each) for each in waiting]
     return Outputs(
         ops.stack(reads, axis=-2), state.M, state.S, state.reference, state.stored, state.momenta
     )
 
 
-def _step(
-    structure: Structure,
-    inputs: Inputs,
-    state: State,
-    t: int,
-    keys: Array,
-    targets: Array,
-    by: _Means,
-) -> tuple[State, State]:
-    """The state before the write, with its span start's memory, and that after token t."""
-    state = state if by.begin is None else by.begin(t, state)
-    if structure.frozen != "none" and (
-        state.reference is None or (state.position == 0 and structure.frozen != "call_start")
-    ):
-        state = state._replace(reference=state.M)
-    write = _write if inputs.active[t] else _rest
-    after = write(structure, inputs, state, t, keys, targets, by)
-    if by.store is not None:
-        after = after._replace(
-            M=by.store(after.M), S=None if after.S is None else by.store(after.S)
+class _Loop(NamedTuple):
+    """What every token is computed from, and the functions that compute it."""
+
+    structure: Structure
+    inputs: Inputs
+    orthogonalise: Orthogonalise
+    way: Arithmetic
+    store: Callable[[Array], Array] | None
+    touch: Touch | None
+    hook: Hook | None
+    begin: Begin | None
+
+    def op(
+        self, name: str, t: int, compute: Callable[..., Array], *arguments: Any, **counts: Any
+    ) -> Array:
+        if self.hook is None:
+            return compute(*arguments)
+        return self.hook(name, t, compute, *arguments, **counts)
+
+    def at(self, place: str, x: Array) -> Array:
+        return x if self.touch is None or x is None else self.touch(place, x)
+
+    def step(self, state: State, t: int, keys: Array, targets: Array) -> tuple[State, State]:
+        """The state before the write, with its span start's memory, and that after token t."""
+        structure = self.structure
+        state = state if self.begin is None else self.begin(t, state)
+        if structure.frozen != "none" and (
+            state.reference is None or (state.position == 0 and structure.frozen != "call_start")
+        ):
+            state = state._replace(reference=state.M)
+        write = self._write if self.inputs.active[t] else self._rest
+        after = write(state, t, keys, targets)
+        if self.store is not None:
+            S = None if after.S is None else self.store(after.S)
+            after = after._replace(M=self.store(after.M), S=S)
+        if structure.frozen != "none":
+            position = state.position + 1
+            if structure.frozen != "call_start" and structure.span is not None:
+                position %= structure.span
+            after = after._replace(position=position)
+        return state, after
+
+    def read(self, M: Array, t: int) -> Array:
+        """y_t from the memory that token t reads (OMEGA-9, OMEGA-12)."""
+        M = self.op("read", t, _same, self.at("read", M))
+        M = self.orthogonalise(M, t) if self.structure.argument == "accumulated" else M
+        return self.op("y", t, steps.read, self.way, M, self.inputs.queries[..., t, :])
+
+    # -- the write ---------------------------------------------------------------------------------
+
+    def _write(self, state: State, t: int, keys: Array, targets: Array) -> State:
+        inputs, way = self.inputs, self.way
+        e, stored = self._residual(state, t, keys, targets)
+        e, S0 = self.at("residual", e), self.at("carried S", state.S)
+        a, b, r, m = (_at(x, t) for x in (inputs.a, inputs.b, inputs.retain, inputs.momentum))
+        weights, share, momenta = _at(inputs.weights, t), _at(inputs.share, t), None
+        if self.structure.boundary == "cut":
+            weights = ops.where(self._older(state), 0.0, weights)
+        first = self.structure.order == "window_then_momentum"
+        rows = (weights, e, keys) if first else (None, e[..., -1:, :], keys[..., -1:, :])
+        g = self.op("gradient", t, steps.gradient, way, *rows, inputs.scale)
+        g = self.at("gradient", g)
+        fades = self.structure.fades and m is not None  # CONV-70
+        factor = faded(m, g, way.total) if fades else m
+        S = stored_S = self.op("S", t, steps.momentum, way, factor, S0, a, g, share)
+        if not first:
+            momenta = _slid(state.momenta, S)
+            S = self.op("P", t, steps.window_sum, way, weights, momenta)
+        U = self.op("U", t, _same, self._update(S, g, m, t))
+        M = self.at("carried M", state.M)
+        return state._replace(
+            M=self.op("M", t, steps.memory, way, r, M, b, U, inputs.ceiling),
+            S=U if self.structure.argument == "written_back" else stored_S,
+            stored=stored,
+            momenta=momenta,
         )
-    if structure.frozen != "none":
-        position = state.position + 1
-        if structure.frozen != "call_start" and structure.span is not None:
-            position %= structure.span
-        after = after._replace(position=position)
-    return state, after
 
+    def _update(self, S: Array, g: Array, m: Array, t: int) -> Array:
+        """U from S (OMEGA-8)."""
+        if self.structure.argument in ("S", "written_back"):
+            return self.orthogonalise(S, t)
+        if self.structure.argument == "nesterov":
+            g = steps.times(self.inputs.sign, g)
+            return self.orthogonalise(g if m is None else self.way.scaled_sum(m, S, g), t)
+        return S
 
-def _write(
-    structure: Structure,
-    inputs: Inputs,
-    state: State,
-    t: int,
-    keys: Array,
-    targets: Array,
-    by: _Means,
-) -> State:
-    way = by.way
-    e, stored = _residual(structure, inputs, state, t, keys, targets, by)
-    e = by.at("residual", e)
-    S0 = by.at("carried S", state.S)
-    a, b, m = _at(inputs.a, t), _at(inputs.b, t), _at(inputs.momentum, t)
-    weights, share, momenta = _at(inputs.weights, t), _at(inputs.share, t), None
-    if structure.boundary == "cut":
-        weights = ops.where(_older(structure, state), 0.0, weights)
-    first = structure.order == "window_then_momentum"
-    arguments = (weights, e, keys) if first else (None, e[..., -1:, :], keys[..., -1:, :])
-    g = by.op("gradient", t, steps.gradient, way, *arguments, inputs.scale)
-    g = by.at("gradient", g)
-    factor = _factor(structure, m, g, way)
-    S = stored_S = by.op("S", t, steps.momentum, way, factor, S0, a, g, share)
-    if not first:
-        momenta = _slid(state.momenta, S)
-        S = by.op("P", t, steps.window_sum, way, weights, momenta)
-    U = S
-    if structure.argument in ("S", "written_back"):
-        U = by.orthogonalise(S, t)
-    elif structure.argument == "nesterov":
-        g = steps.times(inputs.sign, g)
-        U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g), t)
-    U = by.op("U", t, _same, U)
-    M, r = by.at("carried M", state.M), _at(inputs.retain, t)
-    return state._replace(
-        M=by.op("M", t, steps.memory, way, r, M, b, U, inputs.ceiling),
-        S=U if structure.argument == "written_back" else stored_S,
-        stored=stored,
-        momenta=momenta,
-    )
+    def _rest(self, state: State, t: int, keys: Array, targets: Array) -> State:
+        """The rest at an inactive token, which enters the window while M and S stay (CONV-32).
+
+        The residual that the window stores for it is computed without decay (WINDOW-13).
+        """
+        if state.stored is not None:
+            arrival = self._arrival(state, None, keys, targets)
+            state = state._replace(stored=ops.slide(state.stored, arrival[..., -1, :]))
+        if state.S is not None:
+            state = state._replace(S=self.op("kept S", t, _same, state.S))
+        if state.momenta is not None:
+            state = state._replace(momenta=_slid(state.momenta, state.S))
+        return state._replace(M=self.op("kept M", t, _same, state.M))
+
+    # -- residuals ---------------------------------------------------------------------------------
+
+    def _residual(self, state: State, t: int, keys: Array, targets: Array) -> tuple[Array, Array]:
+        """Residuals of the window, and under carry those stored at arrival (CONV-12, CONV-14)."""
+        counts = None if self.inputs.exists is None else self._counting(state, t)
+        decay = _at(self.inputs.decay, t)
+        e = self.op("residual", t, self._residuals, state, decay, keys, targets, counts=counts)
+        return e, None if state.stored is None else ops.slide(state.stored, e[..., -1, :])
+
+    def _residuals(self, state: State, decay: Array, keys: Array, targets: Array) -> Array:
+        e = self._arrival(state, decay, keys, targets)
+        if state.stored is None:
+            return e
+        return ops.where(self._older(state), ops.slide(state.stored, e[..., -1, :]), e)
+
+    def _arrival(self, state: State, decay: Array, keys: Array, targets: Array) -> Array:
+        """Residuals of the window under the memory of this token (OMEGA-4)."""
+        kind = self.structure.reference
+        if kind == "zero":
+            return -targets
+        M_ref = self.at("reference", state.M if kind == "running" else state.reference)
+        return steps.residual(self.way, steps.times(decay, M_ref), keys, targets)
+
+    def _counting(self, state: State, t: int) -> Array:
+        """Plain booleans (c, 1): window rows whose residual has an influence.
+
+        There is such a token, it is not cut off, and not its momentum alone counts.
+        """
+        counts = self.inputs.exists[t][::-1][:, None]
+        if self.structure.order == "momentum_then_window":
+            c = self.structure.window
+            return counts & (np.arange(c) == c - 1)[:, None]
+        return counts & ~self._older(state) if self.structure.boundary == "cut" else counts
+
+    def _older(self, state: State) -> Array:
+        """Plain booleans (c, 1): window rows whose token belongs to an older span."""
+        return (np.arange(self.structure.window)[::-1] > state.position)[:, None]
 
 
 def _same(x: Array) -> Array:
@@ -204,94 +251,6 @@ def _same(x: Array) -> Array:
 def _slid(momenta: Array, S: Array) -> Array:
     """The momenta of the window after one more."""
     return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(S, -3)], axis=-3)
-
-
-def _factor(structure: Structure, m: Array, g: Array, way: Arithmetic) -> Array:
-    """The factor of S: the momentum, less the square of the gradient where it fades (CONV-70)."""
-    return faded(m, g, way.total) if structure.fades and m is not None else m
-
-
-def _rest(
-    structure: Structure,
-    inputs: Inputs,
-    state: State,
-    t: int,
-    keys: Array,
-    targets: Array,
-    by: _Means,
-) -> State:
-    """The rest at an inactive token, which enters the window while M and S stay (CONV-32).
-
-    The residual that the window stores for it is computed without decay (WINDOW-13).
-    """
-    if state.stored is not None:
-        arrival = _arrival(structure, inputs, state, None, keys, targets, by)
-        state = state._replace(stored=ops.slide(state.stored, arrival[..., -1, :]))
-    if state.S is not None:
-        state = state._replace(S=by.op("kept S", t, _same, state.S))
-    if state.momenta is not None:
-        state = state._replace(momenta=_slid(state.momenta, state.S))
-    return state._replace(M=by.op("kept M", t, _same, state.M))
-
-
-def _residual(
-    structure: Structure,
-    inputs: Inputs,
-    state: State,
-    t: int,
-    keys: Array,
-    targets: Array,
-    by: _Means,
-) -> tuple[Array, Array]:
-    """Residuals of the window, and under carry those stored at arrival (CONV-12, CONV-14)."""
-
-    def compute() -> Array:
-        e = _arrival(structure, inputs, state, _at(inputs.decay, t), keys, targets, by)
-        if state.stored is None:
-            return e
-        return ops.where(_older(structure, state), ops.slide(state.stored, e[..., -1, :]), e)
-
-    counts = None if inputs.exists is None else _counting(structure, inputs, state, t)
-    e = by.op("residual", t, compute, counts=counts)
-    return e, None if state.stored is None else ops.slide(state.stored, e[..., -1, :])
-
-
-def _arrival(
-    structure: Structure,
-    inputs: Inputs,
-    state: State,
-    decay: Array,
-    keys: Array,
-    targets: Array,
-    by: _Means,
-) -> Array:
-    """Residuals of the window under the memory of this token (OMEGA-4)."""
-    if structure.reference == "zero":
-        return -targets
-    M_ref = by.at("reference", state.M if structure.reference == "running" else state.reference)
-    return steps.residual(by.way, steps.times(decay, M_ref), keys, targets)
-
-
-def _counting(structure: Structure, inputs: Inputs, state: State, t: int) -> Array:
-    """Plain booleans (c, 1): window rows whose residual has an influence.
-
-    There is such a token, it is not cut off, and not its momentum alone counts.
-    """
-    counts = inputs.exists[t][::-1][:, None]
-    if structure.order == "momentum_then_window":
-        return counts & (np.arange(structure.window) == structure.window - 1)[:, None]
-    return counts & ~_older(structure, state) if structure.boundary == "cut" else counts
-
-
-def _older(structure: Structure, state: State) -> Array:
-    """Plain booleans (c, 1): window rows whose token belongs to an older span."""
-    return (np.arange(structure.window)[::-1] > state.position)[:, None]
-
-
-def _read(structure: Structure, inputs: Inputs, M: Array, t: int, by: _Means) -> Array:
-    M = by.op("read", t, _same, by.at("read", M))
-    M = by.orthogonalise(M, t) if structure.argument == "accumulated" else M
-    return by.op("y", t, steps.read, by.way, M, inputs.queries[..., t, :])
 
 
 def _at(column: Array, t: int) -> Array:
