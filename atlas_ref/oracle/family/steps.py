@@ -76,7 +76,7 @@ def momentum(
     if m is None:
         return step
     if way.early and not way.printed and a is not None:
-        return way.scaled_sum(a, gradient, m * S)
+        return way.scaled_sum(times(share, a), gradient, m * S)
     return way.scaled_sum(m, S, step)
 
 
