@@ -253,7 +253,7 @@ class Arrays:
         return weights + ops.zeros_like(k, shape=(T, 1)) if weights.shape[-2] != T else weights
 
     def _window_tensors(self, c: Convention) -> tuple[Array, Array]:
-        """Weights by lag and one for each token, either None where there is none (WINDOW-2)."""
+        """Weights by lag and one for each token, either None where there is none (WINDOW-3, WINDOW-6)."""
         kind = self.header.window_weights if self.header.level == "token" else None
         if kind is None:
             return self.inputs.get("in/window_weights"), self.inputs.get("in/window_gate")

@@ -127,7 +127,7 @@ class TracedArrays(Prepared):
         return weights, None if gate is None else self.take("window_gate", None, _same, gate)
 
     def _subtracts(self, c: Convention) -> bool:
-        """Whether S subtracts the gradient (CONV-9)."""
+        """Whether S subtracts the gradient (CONV-8)."""
         return self.rule.has_momentum and c.momentum_sign == "minus"
 
     def _signed(self, x: Array, c: Convention) -> Array:
