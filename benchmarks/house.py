@@ -5,8 +5,8 @@ gradient.
 
 Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2
 heads, 64 tokens and keys of 8 in the form exact, with the gradient of its reads by keys, values,
-queries and gates, counted with `sys.setprofile`. Seconds are CPU time. They say why the oracle has
-two loops: one evaluates many conventions at once, one has a hook at every op.
+queries and gates, counted with `sys.setprofile`. Seconds are CPU time. They say what the loop of the
+oracle saves by taking many conventions at once, and what it costs with a hook at every op.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def named_rules(path: Path) -> int:
 
 
 def loop_seconds() -> tuple[int, float, float]:
-    """CPU time of both loops for every convention one change away from a case.
+    """CPU time of the loop for every convention one change away from a case.
 
-    The family takes them in one batch, the replay one after another, op by op.
+    Once in one batch, and once one after another, op by op.
     """
     case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
     inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}

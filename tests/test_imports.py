@@ -150,6 +150,13 @@ def test_the_engine_knows_no_rule_and_no_form() -> None:
     assert imports(("atlas_ref.engine.",), ("atlas_ref.rules", "atlas_ref.forms")) == set()
 
 
+def test_the_loop_of_the_base_family_computes_nothing_by_the_rules() -> None:
+    """A plain loop that knows of the rules their facts alone, so that each is evidence for the other."""
+    of = ("atlas_ref.oracle.family.", "atlas_ref.oracle.replay.")
+    found = imports(of, ("atlas_ref.rules.", "atlas_ref.forms.", "atlas_ref.layers."))
+    assert {each for _, each in found} <= {"atlas_ref.rules.__init__", "atlas_ref.rules.checks"}
+
+
 def test_the_oracle_knows_no_block_of_levels() -> None:
     """An oracle without blocks of levels.
 

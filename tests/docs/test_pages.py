@@ -32,7 +32,7 @@ def test_beside_a_clause_stands_first_the_code_of_the_rule_itself() -> None:
     wanted = part.index(f"<!-- lines: atlas_ref/rules/omega.py {line} ")
     assert part.index('class="contract"') < part.index('class="beside"') < wanted
     folded = part.index('<details class="proof place" markdown="1">')
-    assert wanted < folded < part.index("oracle/replay/steps")
+    assert wanted < folded < part.index("oracle/family/steps")
     assert part.count("<!-- lines: ") == 1
     assert part.index('<details class="proof test" markdown="1">') > folded
     assert (

@@ -31,6 +31,9 @@ class Arithmetic(NamedTuple):
         transposed: A B is computed as (B^T A^T)^T, and Newton-Schulz works on the other side.
         early: factors multiply the short vectors before an outer product instead of the matrix
             after it.
+        printed: factors, norms and steps of Newton-Schulz in the order in which their clauses print
+            them. A trace records ops in it, and a replay computes them again; the members that
+            tolerances come from do not.
         expanded: in a replay, a step of Newton-Schulz adds X X^T X and X X^T X X^T X as they are
             printed, instead of one product with their sum (REPLAY-13); no member of TOL-3 does.
     """
@@ -40,6 +43,7 @@ class Arithmetic(NamedTuple):
     fused: bool = False
     transposed: bool = False
     early: bool = False
+    printed: bool = False
     expanded: bool = False
 
     def matmul(self, A: Array, B: Array) -> Array:

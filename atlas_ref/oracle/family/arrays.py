@@ -14,6 +14,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.family.steps import times
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules import FAMILY
@@ -93,6 +94,9 @@ class Arrays:
 
     def v(self, c: Convention) -> Array:
         return self._projected("W_V") if self.header.level == "token" else self.inputs["in/v"]
+
+    def _keys(self, c: Convention) -> Array:
+        return self._mapped(self.k(c), c.k_norm, c)
 
     def _queries(self, c: Convention) -> Array:
         q = self._projected("W_Q") if self.header.level == "token" else self.inputs["in/q"]
@@ -177,13 +181,20 @@ class Arrays:
 
     def _a(self, c: Convention) -> Array:
         """The factor of the gradient in S; under momentum_kind average 1 - m is part of it."""
-        a = None
-        if c.rate in ("momentum", "both", "split") and self.rule.has_error:
-            a = self.column("step_size", c)
-        m = self.column("momentum", c) if self.rule.has_momentum else None
-        if c.momentum_kind != "average" or m is None:
-            return a
-        return 1.0 - m if a is None else (1.0 - m) * a
+        a, share = self._step(c), self._share(c)
+        return share if a is None else times(share, a)
+
+    def _step(self, c: Convention) -> Array:
+        """The step size of the gradient in S (CONV-7)."""
+        gated = c.rate in ("momentum", "both", "split") and self.rule.has_error
+        return self.column("step_size", c) if gated else None
+
+    def _share(self, c: Convention) -> Array:
+        """The share 1 - m of the gradient under momentum_kind average (CONV-64)."""
+        if c.momentum_kind != "average" or not self.rule.has_momentum:
+            return None
+        m = self.column("momentum", c)
+        return None if m is None else 1.0 - m
 
     def _b(self, c: Convention) -> Array:
         if not self.rule.has_error:
@@ -199,21 +210,29 @@ class Arrays:
             return 1.0
         return 2.0 / self.v(c).shape[-1] if isinstance(c.gradient_scale, str) else c.gradient_scale
 
+    def _momentum_first(self, c: Convention) -> bool:
+        return self.rule.has_window and c.order == "momentum_then_window"
+
+    def _has_scale(self, c: Convention) -> bool:
+        """Whether gradient_scale is a factor beside the window weights."""
+        return self._momentum_first(c)
+
     def _scale(self, c: Convention) -> Array:
+        if not self._has_scale(c):
+            return None
         return ops.ones_like(self.k(c), shape=(1, 1)) * self._number(c)
 
     def _weights(self, c: Convention) -> Array:
         """(..., T, c, 1), oldest first, with edge and gradient_scale (CONV-15)."""
-        first = c.order == "window_then_momentum" or not self.rule.has_window
         weights = self._by_lag(c)
         if (
             self.rule.has_window
             and c.window_edge == "renormalise"
             and self.header.window > 1
-            and first
+            and not self._momentum_first(c)
         ):
             weights = window.renormalised(weights, self._exists())
-        s = self._number(c) if first else 1.0
+        s = 1.0 if self._has_scale(c) else self._number(c)
         return ops.expand_dims(ops.flip(weights if s == 1.0 else s * weights, -1), -1)
 
     def _by_lag(self, c: Convention) -> Array:
@@ -221,18 +240,7 @@ class Arrays:
         T = k.shape[-2]
         if not self.rule.has_window:
             return ops.ones_like(k, shape=(T, 1))
-        gate, weights = self.inputs.get("in/window_gate"), self.inputs.get("in/window_weights")
-        if self.header.level == "token" and self.header.window_weights is not None:
-            own = {
-                name.removeprefix("in/param/"): value
-                for name, value in self.inputs.items()
-                if name.startswith("in/param/window_")
-            }
-            heads = self.inputs["in/param/W_K"].shape[0]
-            weights = window.by_lag(
-                self.header.window_weights, own, window=size, heads=heads, like=k
-            )
-            gate = window.by_token(self.header.window_weights, own, self.inputs["in/x"])
+        weights, gate = self._window_tensors(c)
         if gate is not None:
             brought = window.gate_by_lag(
                 gate, window=size, before=self.inputs.get("in/window_gate_before")
@@ -243,6 +251,20 @@ class Arrays:
         if weights is None:
             return ops.ones_like(k, shape=(T, size)) * (1.0 / size)
         return weights + ops.zeros_like(k, shape=(T, 1)) if weights.shape[-2] != T else weights
+
+    def _window_tensors(self, c: Convention) -> tuple[Array, Array]:
+        """Weights by lag and one for each token, either None where there is none (WINDOW-3, WINDOW-6)."""
+        kind = self.header.window_weights if self.header.level == "token" else None
+        if kind is None:
+            return self.inputs.get("in/window_weights"), self.inputs.get("in/window_gate")
+        own = {
+            name.removeprefix("in/param/"): value
+            for name, value in self.inputs.items()
+            if name.startswith("in/param/window_")
+        }
+        heads = self.inputs["in/param/W_K"].shape[0]
+        weights = window.by_lag(kind, own, window=self.header.window, heads=heads, like=self.k(c))
+        return weights, window.by_token(kind, own, self.inputs["in/x"])
 
     def _exists(self) -> Array:
         """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""

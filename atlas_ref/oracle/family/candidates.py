@@ -16,6 +16,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import family, prepare
+from atlas_ref.oracle.family.state import Inputs, Outputs, Structure
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
@@ -75,7 +76,7 @@ def evaluated(
             stack = prepared.stacked(padded)
             stack = _by_column(stack) if columns else stack
             full = {name: _repeated(getattr(stack, name), len(padded)) for name in REPEATED}
-            outputs = family.run(structure, stack._replace(**full), orthogonaliser(padded))
+            outputs = _run(structure, stack._replace(**full), orthogonaliser(padded))
             yield (
                 numbers,
                 {
@@ -85,7 +86,11 @@ def evaluated(
             )
 
 
-def _by_column(stack: family.Inputs) -> family.Inputs:
+def _run(structure: Structure, inputs: Inputs, orthogonalise: Callable[[Array], Array]) -> Outputs:
+    return family.run(structure, inputs, lambda S, t: orthogonalise(S))
+
+
+def _by_column(stack: Inputs) -> Inputs:
     """The inputs with a retain gate (..., T, 1, d_phi) that scales columns of M."""
     gates = (None if x is None else np.swapaxes(x, -1, -2) for x in (stack.retain, stack.decay))
     retain, decay = gates
@@ -109,7 +114,7 @@ def _repeated(x: Array, count: int) -> Array:
     return x if x is None else np.broadcast_to(x, (count, *x.shape[1:]))
 
 
-def _named(case: Case, group: Sequence[Convention], outputs: family.Outputs) -> Results:
+def _named(case: Case, group: Sequence[Convention], outputs: Outputs) -> Results:
     minus = np.array([each.momentum_sign == "minus" for each in group])
     transposed = group[0].layout == "transposed"
 

@@ -14,14 +14,15 @@ def longest(prepared: prepare.Prepared, convention: Convention) -> float:
     """The greatest Frobenius norm of a memory after a write (CONV-67)."""
     lengths: list[float] = []
 
-    def take(op: str, t: int, x: Array) -> Array:
+    def values(op: str, t: int, x: Array) -> Array:
         if op == "M":
             lengths.append(float(np.max(np.linalg.norm(x, axis=(-2, -1)))))
         return x
 
-    def orthogonalise(S: Array) -> Array:
+    def orthogonalise(S: Array, t: int) -> Array:
         return steps.newton_schulz(PLAIN, S, convention.newton_schulz_settings)
 
     structure = prepare.structure(convention, prepared.header)
-    family.run(structure, prepared.stacked([convention]), orthogonalise, take=take)
+    hook = family.value_hook(values)
+    family.run(structure, prepared.stacked([convention]), orthogonalise, hook=hook)
     return max(lengths, default=0.0)

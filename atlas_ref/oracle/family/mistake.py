@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.family.family import Inputs, Structure
+from atlas_ref.oracle.family.state import Inputs, Structure
 from atlas_ref.oracle.norms import rounded
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
@@ -69,12 +69,12 @@ class Hooks(NamedTuple):
     Attributes:
         inputs: called with the inputs of the loop, before it starts.
         touch: by place of `family.Touch`.
-        take: see `family.Take`.
+        values: see `family.Values`.
     """
 
     inputs: Callable[[Inputs], Inputs] | None = None
     touch: Mapping[str, Callable[[Array], Array]] = {}
-    take: Callable[[str, int, Array], Array] | None = None
+    values: family.Values | None = None
 
 
 class Mistake(NamedTuple):
@@ -187,7 +187,7 @@ def run(
     planted = chosen[0] if chosen else Mistake("", "", lambda _: True)
     c, way = case.convention.replaced(**planted.convention), rounding.way
 
-    def orthogonalise(S: Array) -> Array:
+    def orthogonalise(S: Array, t: int = 0) -> Array:
         orthogonal = planted.newton_schulz or steps.newton_schulz
         return orthogonal(way, rounding.argument(S), c.newton_schulz_settings)
 
@@ -216,7 +216,7 @@ def run(
         way=way,
         store=rounding.store,
         touch=touch,
-        take=hooks.take,
+        hook=None if hooks.values is None else family.value_hook(hooks.values),
     )
     results = memory.named(case, outputs)
     if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention, effective
 from atlas_ref.oracle.family.arrays import Arrays, learns, norm_settings
-from atlas_ref.oracle.family.family import Inputs, Structure
+from atlas_ref.oracle.family.state import Inputs, Structure
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
@@ -90,11 +90,7 @@ class Prepared(Arrays):
         first = c.order == "window_then_momentum" or not self.rule.has_window
         present = self.inputs
         return Inputs(
-            keys=variants(
-                lambda each: self._mapped(self.k(each), each.k_norm, each),
-                lambda each: ("keys", *mapping(each)),
-                2,
-            ),
+            keys=variants(self._keys, lambda each: ("keys", *mapping(each)), 2),
             targets=variants(
                 lambda each: self._targets(self.k(each), self.v(each), each),
                 lambda each: ("targets", *self._aim(each)),
@@ -120,9 +116,7 @@ class Prepared(Arrays):
                 ),
                 3,
             ),
-            scale=None
-            if first
-            else variants(self._scale, lambda each: ("scale", each.gradient_scale), 2),
+            scale=variants(self._scale, lambda each: ("scale", each.gradient_scale, first), 2),
             M0=variants(
                 lambda each: self._matrix("in/M0", each), lambda each: ("M0", each.layout), 2
             ),

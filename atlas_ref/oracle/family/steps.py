@@ -1,9 +1,16 @@
-"""The steps of the family, one function each, in any legal arithmetic, for the tolerance rule
-(TOL-3).
+"""The steps of the family, one function each, in any legal arithmetic (TOL-3, REPLAY-3).
+
+    e[t,j] = R_t phi_{t-j} - v_{t-j}        residual
+    g_t    = s sum_j gamma[t,j] e[t,j] phi_{t-j}^T
+    S_t    = m_t S_{t-1} + a_t g_t
+    X_0 .. X_n, U_t                         Newton-Schulz
+    M_t    = r_t M_{t-1} - b_t U_t
+    y_t    = M phi_q
 
 Written from the clauses of specs/omega.md, in vector form, with the factors of a convention as
 arrays, so that one call can carry many tokens, heads or conventions in front. Everything takes
-arrays and tape variables.
+arrays and tape variables. An arithmetic that is `printed` keeps the order of the clauses, which
+traces have to the last bit; the others keep that from which published tolerances were measured.
 """
 
 from __future__ import annotations
@@ -45,32 +52,54 @@ def residual(
 
 
 def gradient(
-    way: Arithmetic, weights: Array, residual: Array, keys: Array, *, scale: Array = None
+    way: Arithmetic, weights: Array, residual: Array, keys: Array, scale: Array = None
 ) -> Array:
     """g = scale * sum_j w_j e_j phi_j^T, weights (..., c, 1) (OMEGA-5)."""
+    if way.printed:
+        if weights is None and scale is None:  # of one pair without an error (HEBBIAN-2)
+            return ops.outer(residual[..., 0, :], keys[..., 0, :])
+        if way.early or weights is None:
+            product = way.matmul(transposed(times(weights, residual)), keys)
+            return times(scale, product)
+        return way.matmul(transposed(times(times(scale, weights), residual)), keys)
+    weights = scale if weights is None else times(scale, weights)
     if way.early:
-        return way.matmul(transposed(times(scale, times(weights, residual))), keys)
-    return times(scale, way.matmul(transposed(residual), times(weights, keys)))
+        return way.matmul(transposed(times(weights, residual)), keys)
+    return way.matmul(transposed(residual), times(weights, keys))
 
 
-def momentum(way: Arithmetic, m: Array, S: Array, a: Array, gradient: Array) -> Array:
-    """S_t = m S + a g; m None for no momentum, a None for 1 (OMEGA-6)."""
-    step = times(a, gradient)
+def momentum(
+    way: Arithmetic, m: Array, S: Array, a: Array, gradient: Array, share: Array = None
+) -> Array:
+    """S_t = m S + share a g; m None for no momentum, a, share None for 1 (OMEGA-6, CONV-64)."""
+    step = times(share, times(a, gradient))
     if m is None:
         return step
-    return (
-        way.scaled_sum(a, gradient, m * S)
-        if way.early and a is not None
-        else way.scaled_sum(m, S, step)
-    )
+    if way.early and not way.printed and a is not None:
+        return way.scaled_sum(times(share, a), gradient, m * S)
+    return way.scaled_sum(m, S, step)
 
 
-def memory(way: Arithmetic, r: Array, M: Array, b: Array, U: Array) -> Array:
-    """M_t = r M - b U; r, b None for 1 (OMEGA-10)."""
-    if way.early and b is not None:
-        return way.scaled_sum(-b, U, times(r, M))
+def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
+    """P = sum_j w_j Z_j; weights (..., c, 1), momenta (..., c, d_out, d_phi) (OMEGA-11)."""
+    c, rows, columns = momenta.shape[-3:]
+    if way.printed:
+        flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
+        total = way.matmul(transposed(weights), flat)
+        return ops.reshape(total, (*momenta.shape[:-3], rows, columns))
+    total = None  # term after term
+    for j in reversed(range(c)) if way.order == "reverse" else range(c):
+        weight, Z = weights[..., j, :, None], momenta[..., j, :, :]
+        total = weight * Z if total is None else way.scaled_sum(weight, Z, total)
+    return total
+
+
+def memory(way: Arithmetic, r: Array, M: Array, b: Array, U: Array, ceiling: Any = None) -> Array:
+    """M_t = r M - b U, within its ceiling; r, b None for 1 (OMEGA-10, CONV-67)."""
+    if way.early and not way.printed and b is not None:
+        return held(way, way.scaled_sum(-b, U, times(r, M)), ceiling)
     change = times(b, U)
-    return M - change if r is None else way.scaled_sum(r, M, -change)
+    return held(way, M - change if r is None else way.scaled_sum(r, M, -change), ceiling)
 
 
 def held(way: Arithmetic, M: Array, ceiling: Any) -> Array:
@@ -96,23 +125,28 @@ def read(way: Arithmetic, M: Array, q: Array) -> Array:
 
 def normalised(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
     """X_0 = S / (f ||S|| + eps), by the guard (NS-1, NS-6)."""
-    norm = settings.norm_factor * frobenius(way, S)
+    norm = settings.norm_factor * _length(way, S)
     size = ops.maximum(norm, settings.eps) if settings.guard == "clamp" else norm + settings.eps
     safe = ops.where(ops.equal(size, 0.0), 1.0, size)
-    return S * (1.0 / safe) if way.early else S / safe
+    return S * (1.0 / safe) if way.early and not way.printed else S / safe
+
+
+def _length(way: Arithmetic, S: Array) -> Array:
+    """||S|| as Newton-Schulz computes it: as printed, or so that no square overflows."""
+    return _root(way.total(S * S)) if way.printed else frobenius(way, S)
+
+
+def _root(squares: Array) -> Array:
+    """sqrt, with derivative 0 at 0."""
+    zero = ops.equal(squares, 0.0)
+    return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, squares)))
 
 
 def frobenius(way: Arithmetic, S: Array) -> Array:
     """||S|| with its axes kept, scaled so that squares neither overflow nor vanish."""
     top = ops.maximum(ops.stop_gradient(_largest(S)), 1e-300 if S.dtype.itemsize > 4 else 1e-30)
     part = S / top
-    total = way.total(part * part)
-    return (
-        ops.where(
-            ops.equal(total, 0.0), 0.0, ops.sqrt(ops.where(ops.equal(total, 0.0), 1.0, total))
-        )
-        * top
-    )
+    return _root(way.total(part * part)) * top
 
 
 def _largest(S: Array) -> Array:
@@ -127,14 +161,21 @@ def _largest(S: Array) -> Array:
     return top
 
 
-def polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
+def polynomial(way: Arithmetic, X: Array, row: Coefficients, tall: bool = False) -> Array:
     """One step of Newton-Schulz: a X + (b A + c A^2) X with A = X X^T (NS-1, NS-8).
 
-    X^T X from the right gives the same.
+    X^T X from the right gives the same, and is what a `tall` matrix has.
     """
+    if way.transposed == tall:
+        return _polynomial(way, X, row)
+    way = way if way.printed else way._replace(transposed=False)
+    return transposed(_polynomial(way, transposed(X), row))
+
+
+def _polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
+    if way.printed:
+        return _printed_polynomial(way, X, row)
     a, b, c = row
-    if way.transposed:
-        return transposed(polynomial(way._replace(transposed=False), transposed(X), row))
     A = way.matmul(X, transposed(X))
     if way.early:  # a X + A (b X + c A X)
         inner = b * X + c * way.matmul(A, X) if c else b * X
@@ -142,23 +183,37 @@ def polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
     return a * X + way.matmul(b * A + c * way.matmul(A, A) if c else b * A, X)
 
 
+def _printed_polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
+    """The same with each product on its own; `expanded` as a X + b A X + c A X X^T X."""
+    a, b, c = (np.asarray(each, dtype=X.dtype) for each in row)
+    A = way.matmul(X, transposed(X))
+    if not way.expanded:
+        B = b * A if c == 0 else way.scaled_sum(b, A, c * way.matmul(A, A))
+        return way.scaled_sum(a, X, way.matmul(B, X))
+    cubed = way.matmul(A, X)
+    X_next = way.scaled_sum(a, X, b * cubed)
+    if c == 0:
+        return X_next
+    return way.scaled_sum(c, way.matmul(way.matmul(cubed, transposed(X)), X), X_next)
+
+
 def newton_schulz(way: Arithmetic, S: Array, settings: NewtonSchulz, *, X: Array = None) -> Array:
     """NS(S) with scale and guard, or their result for a given X_n (NS-1, NS-6, NS-9)."""
-    return _block(way, settings)(S) if X is None else _finished(way, S, X, settings)
+    return _block(way, settings)(S) if X is None else image(way, S, X, settings)
 
 
-def _finished(way: Arithmetic, S: Array, X: Array, settings: NewtonSchulz) -> Array:
-    """Scale and guard after the last step."""
+def image(way: Arithmetic, S: Array, X: Array, settings: NewtonSchulz) -> Array:
+    """NS(S) from the last iterate: times the scale, or S where the guard returns it (NS-6, NS-9)."""
     if settings.scale == "norm":
-        X = X * frobenius(way, S)
+        X = X * _length(way, S)
     elif settings.scale == "sqrt":
-        X = X * _root(S)
+        X = X * _shape_factor(S)
     if settings.guard == "return":
-        X = ops.where(ops.less(frobenius(way, S), settings.eps), S, X)
+        X = ops.where(ops.less(_length(way, S), settings.eps), S, X)
     return X
 
 
-def _root(S: Array) -> float:
+def _shape_factor(S: Array) -> float:
     return math.sqrt(max(1.0, S.shape[-2] / S.shape[-1]))
 
 
@@ -167,7 +222,7 @@ def _block(way: Arithmetic, settings: NewtonSchulz) -> Callable[[Array], Array]:
     """Newton-Schulz as one entry on the tape, whose steps would be most of a gradient's cost."""
 
     def plain(S: Array) -> Array:
-        return _finished(
+        return image(
             way,
             S,
             iterates(way, normalised(way, S, settings), coefficient_table(settings)),
@@ -186,11 +241,11 @@ def _block(way: Arithmetic, settings: NewtonSchulz) -> Callable[[Array], Array]:
                         transposed(S),
                         transposed(g),
                         settings,
-                        _root(S),
+                        _shape_factor(S),
                     )
                 ),
             )
-        return (_backward(way, S, g, settings, _root(S)),)
+        return (_backward(way, S, g, settings, _shape_factor(S)),)
 
     plain.__name__ = "newton_schulz"
     return opaque(plain, forward, backward)

@@ -16,8 +16,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import STORED
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.replay import steps
-from atlas_ref.oracle.replay.sequence import Sequence, leading, windows
+from atlas_ref.oracle.family.state import Inputs, Structure, windows
+from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects.memory import GATE_NAMES
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -261,7 +261,7 @@ def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> 
     return matrix.swapaxes(-1, -2) if case.convention.layout == "transposed" else matrix
 
 
-def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
+def system(case: Case, structure: Structure, inputs: Inputs, way: Arithmetic, cut: Chunks) -> Array:
     """The triangular system of every chunk, by the rows of each token (EXACT-1 to EXACT-3,
     EXACT-11).
 
@@ -272,13 +272,14 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
     Returns:
         (..., T, G, rows of a token, columns), G one, or one per output dimension.
     """
-    c = places(sequence.case)
-    keys = [ops.flip(each, -2)[..., :c, :] for each, _ in windows(sequence)]  # by lag
+    c = places(case)
+    rows = windows(structure, inputs, inputs.keys, inputs.window_keys, way)
+    keys = [ops.flip(each, -2)[..., :c, :] for each in rows]  # by lag
     blocks = []
     for i in range(cut.number):
         tokens = range(cut.starts[i], cut.starts[i + 1])
         columns = np.concatenate([keys[t] for t in tokens], axis=-2)
-        before = _rows(sequence, tokens, c)
+        before = _rows(structure, inputs, tokens, c)
         for n, t in enumerate(tokens):
             scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
             earlier = np.arange(columns.shape[-2]) < n * c
@@ -290,50 +291,46 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
     return np.stack(blocks, axis=-4)
 
 
-def _rows(sequence: Sequence, tokens: range, c: int) -> list[Array]:
+def _rows(structure: Structure, inputs: Inputs, tokens: range, c: int) -> list[Array]:
     """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens.
 
     Source: CHUNK-4, CHUNK-11, EXACT-1.
     """
-    s = steps.scale_of(sequence.config)
-    lead = (*sequence.phi_k.shape[:-2], 1)
-    D: Array = np.zeros((*lead, len(tokens) * c), sequence.phi_k.dtype)
+    s, lead = inputs.scale, (*inputs.keys.shape[:-2], 1)
+    D: Array = np.zeros((*lead, len(tokens) * c), inputs.keys.dtype)
     X, own, rows = D, list[Array](), list[Array]()
     for n, t in enumerate(tokens):
-        r, m, a, b = _gates(sequence, t)
-        rows.append(r * D if sequence.config.convention.decay == "before_error" else D)
+        r, m, a, b = _gates(inputs, t)
+        rows.append(D if inputs.decay is None else r * D)
         unit = np.zeros((*lead, len(tokens) * c), D.dtype)
         unit[..., n * c : (n + 1) * c] = 1.0
-        if sequence.momentum_first:
+        weights: Array = None  # by lag
+        if inputs.weights is not None:
+            weights = inputs.weights[..., t, ::-1, 0]
+        if structure.order == "momentum_then_window":
             own.append(m * (own[-1] if own else D * 0.0) + s * a * unit)
-            weights = sequence.weights[t][..., ::-1, 0]  # by lag
             entering = sum(
                 weights[..., j, None, None] * own[-1 - j]
-                for j in range(min(sequence.window, len(own)))
+                for j in range(min(structure.window, len(own)))
             )
             D = r * D + b * entering
             continue
-        w = unit if sequence.weights[t] is None else unit * 0.0
-        if sequence.weights[t] is not None:
-            w[..., n * c : (n + 1) * c] = np.where(
-                sequence.exists[t], sequence.weights[t][..., ::-1, 0], 0.0
-            )[..., None, :]
+        w = unit if weights is None else unit * 0.0
+        if weights is not None:
+            w[..., n * c : (n + 1) * c] = np.where(inputs.exists[t], weights, 0.0)[..., None, :]
         X = m * X + a * (s * w)
         D = r * D + b * X
     return rows
 
 
-def _gates(sequence: Sequence, t: int) -> tuple[Any, Any, Any, Any]:
+def _gates(inputs: Inputs, t: int) -> tuple[Any, Any, Any, Any]:
     """r, m, a, b of a token; 1, 1, 0, 0 at an inactive one (CHUNK-2)."""
-    if not sequence.active[t]:
+    if not inputs.active[t]:
         return 1.0, 1.0, 0.0, 0.0
-    momentum = sequence.momentum[t] if sequence.rule.has_momentum else None
-    (a, b), r = sequence.rates[t], sequence.retain[t]
-    out = 1.0 if b is None else b
-    out = -out if sequence.config.convention.direction == "ascent" else out
-    return (
-        (1.0 if r is None else r),
-        (0.0 if momentum is None else momentum),
-        (1.0 if a is None else a),
-        out,
+    momentum = None if inputs.S0 is None else inputs.momentum
+    columns = (inputs.retain, momentum, inputs.a, inputs.b)
+    r, m, a, b = (
+        absent if column is None else column[..., t, :, :]
+        for column, absent in zip(columns, (1.0, 0.0, 1.0, 1.0), strict=True)
     )
+    return r, m, a, b

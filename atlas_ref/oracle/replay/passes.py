@@ -14,10 +14,11 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted, rounded
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
+from atlas_ref.oracle.family.state import State
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.replay.adjoints import PREFIX, expected
 from atlas_ref.oracle.replay.chunks import Chunks, initial, system
-from atlas_ref.oracle.replay.loop import LoopState, run_ops
+from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading, prepare
 from atlas_ref.types import Array
@@ -99,14 +100,15 @@ class Reader:
         self.result.inputs.setdefault(op, {})[t] = value
         return value
 
-    def begin(self, t: int, state: LoopState) -> None:
+    def begin(self, t: int, state: State) -> State:
         """Continue from a chunk's recorded first states, unless recorded token by token.
 
         Source: REPLAY-20.
         """
         for op, each in self.states.items():
             if each.labels is not None and t in each.labels and op not in self.recorded:
-                setattr(state, op, each.of(each.labels.index(t), self.lead))
+                state = state._replace(**{op: each.of(each.labels.index(t), self.lead)})
+        return state
 
 
 #: Tokens at which a recorded op is to be evaluated, by op.
@@ -248,8 +250,8 @@ class Passes:
         if "chunk/E" in names:
             values["chunk/E"], counts["chunk/E"] = values["residual"], counts["residual"]
         if "chunk/A" in names:
-            sequence = prepare(self.case, inputs, reader, way)
-            rows = system(sequence, way, cut)
+            way = way._replace(printed=True)
+            rows = system(self.case, *prepare(self.case, inputs, reader, way), way, cut)
             shape = self.trace["chunk/A"].values.shape
             lead = leading(self.case)
             values["chunk/A"] = {

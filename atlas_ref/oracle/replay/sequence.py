@@ -1,33 +1,23 @@
-"""A case as a sequence of tokens before its loop starts: projections, gates, features, windows and
-the first state.
+"""Arrays of a case for its loop, where projections, gates, weights and features are ops.
 
 Specified in specs/replay.md (REPLAY-1 to REPLAY-6).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.prepare import Prepared, structure
+from atlas_ref.oracle.family.state import Inputs, Structure
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.replay import steps
-from atlas_ref.oracle.subjects.memory import (
-    GATE_NAMES,
-    initial_state,
-    sequence_of,
-    surrogate_of,
-)
 from atlas_ref.oracle.subjects.subject import Traced
-from atlas_ref.parts import gates, window
-from atlas_ref.parts.norms import keys_normalised
-from atlas_ref.rules import FAMILY, Rule, rule_of
-from atlas_ref.rules import sequence as rule_sequence
+from atlas_ref.parts import window
+from atlas_ref.parts.norms import key_of_gates
 from atlas_ref.types import Array
 from tape import ops, plain
 
@@ -37,59 +27,6 @@ Take = Callable[..., Array]
 
 #: The ops that level token computes from in/x, in this order.
 PROJECTED = ("k", "v", "q", "retain", "momentum", "step_size", "window_weights", "window_gate")
-
-
-class Sequence(NamedTuple):
-    """A case ready to run token by token.
-
-    It is projected and mapped, its gates are columns, and the state before the first token is
-    there.
-    """
-
-    case: Case
-    config: Any
-    tokens: rule_sequence.Tokens
-    state: Any
-    fresh: Any
-    phi_k: Array
-    queries: Callable[[], Array]
-    retain: list[Any]
-    momentum: list[Any]
-    rates: list[tuple[Any, Any]]
-    weights: list[Any]
-    exists: np.ndarray[Any, Any]
-    active: np.ndarray[Any, Any]
-    reset: np.ndarray[Any, Any]
-
-    @property
-    def rule(self) -> Rule:
-        return FAMILY[self.case.header.rule]
-
-    @property
-    def window(self) -> int:
-        return int(self.case.header.window)
-
-    @property
-    def momentum_first(self) -> bool:
-        return self.rule.averages_momenta(self.config)
-
-    @property
-    def spans(self) -> bool:
-        """Whether a residual or a read uses the memory of the start of a span."""
-        convention = self.config.convention
-        return bool(convention.frozen_reference or convention.read == "chunk_start")
-
-    def starts_span(self, position: int) -> bool:
-        """Whether a token at this position takes a new reference."""
-        return position == 0 and rule_sequence.refreshes(self.config.convention)
-
-    def position_after(self, position: int) -> int:
-        """The next token's position in its span, or in the call if the reference stays."""
-        return (
-            int((position + 1) % self.config.span)
-            if rule_sequence.refreshes(self.config.convention)
-            else position + 1
-        )
 
 
 def traced_of(case: Case) -> Traced:
@@ -104,149 +41,121 @@ def leading(case: Case) -> int:
     return traced_of(case).leading(case)
 
 
-def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> Sequence:
-    """Compute projections, gates, features and the first state of a case."""
-    rule = FAMILY[case.header.rule]
-    config, tokens = sequence_of(rule, inputs, case)
-    if case.header.level == "token":
-        tokens = _project(case, inputs, config, tokens, take, way)
-    if tokens.surrogate is not None:
-        learned = take("surrogate", None, surrogate_of, config, inputs, tokens.k, tokens.v, way)
-        tokens = tokens.replaced(surrogate=learned)
-    state = initial_state(rule, config, inputs, tokens, case.header.phase)
-    T = tokens.k.shape[-2]
-    active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
-    reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
-    phi = phi_of(inputs)
+class TracedArrays(Prepared):
+    """The arrays of a case as its clauses print them, with the hook at every op.
 
-    def queries() -> Array:
-        scale = (
-            None if config.convention.query_scale == 1.0 else 1.0 / math.sqrt(tokens.q.shape[-1])
-        )
-        return take(
-            "phi_q", None, _features, config, phi, tokens.q, config.convention.q_norm, scale
-        )
+    S and the momenta have the sign of the case, and the factors of one op stand apart.
 
-    retain = gates.bounded(tokens.retain, config.convention.retain_bounds)  # CONV-66
-    retain = None if retain is None else gates.multiplier(retain, config.convention.gate)
-    step_size = gates.bounded(tokens.step_size, config.convention.step_bounds)
-    r, m, h, h_memory = (
-        _columns(tokens, each)
-        for each in (retain, tokens.momentum, step_size, tokens.step_size_memory)
-    )
-    return Sequence(
-        case=case,
-        config=config,
-        tokens=tokens,
-        state=state,
-        fresh=rule.anew(config, tokens, state) if reset.any() else None,
-        phi_k=take("phi_k", None, _features, config, phi, tokens.k, config.convention.k_norm),
-        queries=queries,
-        retain=r,
-        momentum=m,
-        rates=[steps.rates(config, *each) for each in zip(h, h_memory, strict=True)],
-        weights=_weights(config, tokens, state),
-        exists=rule_sequence.exists(tokens, state, case.header.window)
-        if rule.has_window
-        else np.ones((T, 1), bool),
-        active=active,
-        reset=reset,
-    )
-
-
-def _project(
-    case: Case,
-    inputs: Mapping[str, Array],
-    config: Any,
-    tokens: rule_sequence.Tokens,
-    take: Take,
-    way: Arithmetic,
-) -> rule_sequence.Tokens:
-    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own.
-
-    Source: CONV-28, GATES-7.
+    Args:
+        take: the hook, see `Take`.
+        way: the arithmetic of projections, gates and a learned residual.
     """
-    x = ops.expand_dims(inputs["in/x"], 1)  # (B, 1, T, d_model)
-    fields: dict[str, Array] = {}
-    for name in ("k", "v", "q"):
-        fields[name] = take(
-            name, None, way.matmul, x, ops.transpose(inputs[f"in/param/W_{name.upper()}"])
-        )
-    convention = config.convention
-    gate_keys = (
-        keys_normalised(fields["k"], convention.k_norm, convention)
-        if convention.norm_place == "before_phi"
-        else fields["k"]
-    )
-    kv = ops.concatenate([gate_keys, fields["v"]], axis=-1)
-    for name in GATE_NAMES:
-        if f"in/param/W_{name}" in inputs:
-            fields[name] = take(
-                name,
-                None,
-                _gate,
-                way,
-                name,
-                kv,
-                inputs[f"in/param/W_{name}"],
-                inputs[f"in/param/b_{name}"],
-            )
-    for name in ("window_weights", "window_gate"):
-        if getattr(tokens, name) is not None:
-            fields[name] = take(name, None, getattr, tokens, name)
-    return tokens.replaced(**fields)
+
+    def __init__(
+        self, case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
+    ) -> None:
+        super().__init__(case.header, inputs, way=way)
+        self.take, self.token = take, case.header.level == "token"
+        if self.token:
+            self._project(case.convention)
+
+    def stacked(self, conventions: Sequence[Convention]) -> Inputs:
+        """The inputs of the loop for one convention."""
+        (c,) = conventions
+        inputs = super().stacked(conventions)
+        sign = -ops.ones_like(inputs.M0, shape=(1, 1)) if self._subtracts(c) else None
+        return inputs._replace(share=self._share(c), sign=sign, exists=self._exists())
+
+    def _project(self, c: Convention) -> None:
+        """Keys, values, queries and gates from in/x (CONV-28, GATES-7)."""
+        x = ops.expand_dims(self.inputs["in/x"], 1)  # (B, 1, T, d_model)
+        for name in ("k", "v", "q"):
+            W = ops.transpose(self.inputs[f"in/param/W_{name.upper()}"])
+            value = self.take(name, None, self.way.matmul, x, W)
+            self.arrays["projected", f"W_{name.upper()}"] = value
+        pair = ops.concatenate([key_of_gates(self.k(c), c), self.v(c)], axis=-1)
+        for name in ("retain", "momentum", "step_size"):
+            if f"in/param/W_{name}" in self.inputs:
+                value = self.take(name, None, self._gate, name, pair)
+                self.arrays["gate", name, *self._gating(c)] = value
+
+    def _gate(self, name: str, pair: Array) -> Array:
+        """A gate from key and value (GATES-7)."""
+        W, b = self.inputs[f"in/param/W_{name}"], self.inputs[f"in/param/b_{name}"]
+        z = self.way.matmul(pair, ops.transpose(W)) + ops.expand_dims(b, -2)
+        value = ops.softplus(z) if name == "step_size" else ops.sigmoid(z)
+        return value[..., 0] if W.shape[-2] == 1 else value
+
+    # -- keys, queries, targets --------------------------------------------------------------------
+
+    def _keys(self, c: Convention) -> Array:
+        return self.take("phi_k", None, super()._keys, c)
+
+    def _queries(self, c: Convention) -> Array:
+        return self.take("phi_q", None, super()._queries, c)
+
+    def _mapped(self, x: Array, norm: str, c: Convention) -> Array:
+        """Norm and feature map; a row that is not finite stays that and spoils no other."""
+        finite = np.isfinite(plain(x)).all(axis=-1, keepdims=True)
+        if finite.all():
+            return super()._mapped(x, norm, c)
+        return ops.where(finite, super()._mapped(ops.where(finite, x, 0.0), norm, c), np.nan)
+
+    def _surrogate(self, k: Array, v: Array, c: Convention) -> Array:
+        if k is not self.k(c):  # of tokens before the call
+            return super()._surrogate(k, v, c)
+        return self.take("surrogate", None, super()._surrogate, k, v, c)
+
+    # -- weights, rates, signs ---------------------------------------------------------------------
+
+    def _has_scale(self, c: Convention) -> bool:
+        return self.rule.has_error
+
+    def _weights(self, c: Convention) -> Array:
+        return super()._weights(c) if self.rule.has_window else None
+
+    def _window_tensors(self, c: Convention) -> tuple[Array, Array]:
+        weights, gate = super()._window_tensors(c)
+        if not self.token:
+            return weights, gate
+        k, size = self.k(c), self.header.window
+        if weights is None and gate is None:
+            weights = window.by_lag(window.Uniform(), {}, window=size, heads=1, like=k)
+        if weights is not None:
+            weights = weights + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+            weights = self.take("window_weights", None, _same, weights)
+        return weights, None if gate is None else self.take("window_gate", None, _same, gate)
+
+    def _subtracts(self, c: Convention) -> bool:
+        """Whether S subtracts the gradient (CONV-8)."""
+        return self.rule.has_momentum and c.momentum_sign == "minus"
+
+    def _signed(self, x: Array, c: Convention) -> Array:
+        """A rate, None for 1, with the sign of the gradient in S."""
+        if not self._subtracts(c):
+            return x
+        return -ops.ones_like(self.k(c)[..., :1, None]) if x is None else -x
+
+    def _a(self, c: Convention) -> Array:
+        return self._signed(self._step(c), c)
+
+    def _b(self, c: Convention) -> Array:
+        return self._signed(super()._b(c), c)
+
+    def _S0(self, c: Convention) -> Array:
+        return self._matrix("in/S0", c)
+
+    def _momenta(self, c: Convention) -> Array:
+        return self._matrix("in/window_momentum", c)
 
 
-def _gate(way: Arithmetic, name: str, kv: Array, W: Array, b: Array) -> Array:
-    """A gate from key and value (GATES-7)."""
-    pre = way.matmul(kv, ops.transpose(W)) + ops.expand_dims(b, -2)
-    value = ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)
-    return value[..., 0] if W.shape[-2] == 1 else value
+def _same(x: Array) -> Array:
+    return x
 
 
-def _features(
-    config: Any, phi: Mapping[str, Array], x: Array, norm: str, scale: float | None = None
-) -> Array:
-    """Norm, feature map and scale; a row that is not finite stays that and spoils no other."""
-    finite = np.isfinite(plain(x)).all(axis=-1, keepdims=True)
-    features = rule_sequence.mapped(
-        config, phi, x if finite.all() else ops.where(finite, x, 0.0), norm
-    )
-    features = features if scale is None else features * scale
-    return features if finite.all() else ops.where(finite, features, np.nan)
-
-
-def _columns(tokens: rule_sequence.Tokens, value: Array) -> list[Any]:
-    """One column per token that scales the rows of a matrix, or None for each."""
-    if value is None:
-        return [None] * int(tokens.k.shape[-2])
-    column = gates.as_column(value, per_dimension=value.shape != tokens.k.shape[:-1])
-    return list(ops.moveaxis(column, -3, 0))
-
-
-def _weights(config: Any, tokens: rule_sequence.Tokens, state: Any) -> list[Any]:
-    """Per token (..., c, 1), oldest first; None for rules without a window."""
-    if not rule_of(config).has_window:
-        return [None] * int(tokens.k.shape[-2])
-    oldest_first = ops.expand_dims(
-        ops.flip(rule_sequence.weights_by_lag(config, tokens, state), -1), -1
-    )
-    return list(ops.moveaxis(oldest_first, -3, 0))
-
-
-def windows(sequence: Sequence) -> Iterator[tuple[Array, Array]]:
-    """Keys (..., c, d_phi) and values (..., c, d_out) in the window of each token.
-
-    They are oldest first, with zero rows where there is no token.
-    """
-    T = len(sequence.reset)
-    values = rule_sequence.targets(sequence.rule, sequence.config, sequence.tokens)
-    if not sequence.rule.has_window:
-        for t in range(T):
-            yield sequence.phi_k[..., t : t + 1, :], values[..., t : t + 1, :]
-        return
-    starts = np.union1d(0, np.nonzero(sequence.reset)[0]).tolist()
-    for first, last in zip(starts, [*starts[1:], T], strict=True):
-        state = sequence.fresh if sequence.reset[first] else sequence.state
-        keys = window.slid(state.keys, sequence.phi_k[..., first:last, :])
-        yield from zip(keys, window.slid(state.values, values[..., first:last, :]), strict=True)
+def prepare(
+    case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
+) -> tuple[Structure, Inputs]:
+    """What decides the control flow of a case, and the arrays of its loop."""
+    c = case.convention
+    return structure(c, case.header), TracedArrays(case, inputs, take, way).stacked([c])

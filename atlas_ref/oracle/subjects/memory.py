@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
-from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.base import facts, hooks
 from atlas_ref.oracle.subjects.base.checked import check_form, checked, resolved
@@ -121,16 +121,16 @@ def plain(
     rounding: Rounding,
     *,
     touch: family.Touch | None = None,
-    take: family.Take | None = None,
-) -> family.Outputs:
+    hook: family.Hook | None = None,
+) -> Outputs:
     """The rule as a setting of the family, which shares no code with the rules (TOL-3).
 
     Args:
-        touch, take: hooks of the loop, see `family.run`.
+        touch, hook: of the loop, see `family.run`.
     """
     prepared = prepare.Prepared(case.header, inputs, way=rounding.way, touch=rounding.touch)
 
-    def orthogonalise(S: Array) -> Array:
+    def orthogonalise(S: Array, t: int) -> Array:
         return steps.newton_schulz(
             rounding.way, rounding.argument(S), case.convention.newton_schulz_settings
         )
@@ -143,11 +143,11 @@ def plain(
         way=rounding.way,
         store=rounding.store,
         touch=touch,
-        take=take,
+        hook=hook,
     )
 
 
-def named(case: Case, outputs: family.Outputs) -> dict[str, Array]:
+def named(case: Case, outputs: Outputs) -> dict[str, Array]:
     """Results under their names in files, in the case's layout and momentum_sign (CASE-12).
 
     Results that the case does not have are left out.
@@ -250,19 +250,16 @@ def _surrogate_params(inputs: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def surrogate_of(
-    config: Any, inputs: Mapping[str, Array], k: Array, v: Array, way: Arithmetic = PLAIN
-) -> Array:
+def surrogate_of(config: Any, inputs: Mapping[str, Array], k: Array, v: Array) -> Array:
     """The learned residual of keys and values, or of a pair of its own (SURROGATE-2)."""
     k = key_of_gates(k, config.convention)
     if "in/param/W_K_surrogate" in inputs:
         x = ops.expand_dims(inputs["in/x"], 1)
         k, v = (
-            way.matmul(x, ops.transpose(inputs[f"in/param/{name}_surrogate"]))
-            for name in surrogate.OWN_PAIR
+            x @ ops.transpose(inputs[f"in/param/{name}_surrogate"]) for name in surrogate.OWN_PAIR
         )
     pair = ops.silu(ops.concatenate([k, v], axis=-1))
-    return way.matmul(pair, ops.transpose(inputs["in/param/W_surrogate"]))
+    return pair @ ops.transpose(inputs["in/param/W_surrogate"])
 
 
 def _computes_wide(inputs: Mapping[str, Array]) -> bool:

@@ -7,12 +7,13 @@ Written from specs/tnt.md (TNT-1 to TNT-6, TNT-11, TNT-13).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.family import family, prepare, steps
+from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import projection
 from atlas_ref.oracle.tnt.projection import Held, Rounds
@@ -36,9 +37,6 @@ TOKENS = (
 
 Tensors = Mapping[str, Array]
 
-#: Called with an op, its token and its value; the value with which the program goes on.
-Take = Callable[[str, int, Array], Array]
-
 
 def computed(op: str, t: int, value: Array) -> Array:
     """The value of an op as it is."""
@@ -49,7 +47,7 @@ class Means(NamedTuple):
     """How a TNT is computed: its rounding, and the hook of every op."""
 
     rounding: Rounding
-    take: Take = computed
+    take: family.Values = computed
 
 
 class State(NamedTuple):
@@ -289,15 +287,15 @@ class _Document:
 
     def _family(
         self, header: Run, tensors: dict[str, Array], rows: Any, *, lost: bool, first: Array
-    ) -> family.Outputs:
+    ) -> Outputs:
         rounding, c = self.means.rounding, self.c
         prepared = prepare.Prepared(header, tensors, way=rounding.way, touch=rounding.touch)
 
-        def orthogonalise(S: Array) -> Array:
+        def orthogonalise(S: Array, t: int) -> Array:
             argument = rounding.argument(S)
             return steps.newton_schulz(rounding.way, argument, c.newton_schulz_settings)
 
-        def take(op: str, t: int, x: Array) -> Array:
+        def values(op: str, t: int, x: Array) -> Array:
             if op == "read":
                 return first if lost and t == 0 and self.m.read == "after" else x
             extra = t + 1 < len(rows) and rows[t] == rows[t + 1]  # the same token follows again
@@ -312,11 +310,11 @@ class _Document:
             orthogonalise,
             way=rounding.way,
             store=rounding.store,
-            take=take,
+            hook=family.value_hook(values),
         )
 
     def _after(
-        self, before: State, outputs: family.Outputs, given: Tensors, header: Run, count: int
+        self, before: State, outputs: Outputs, given: Tensors, header: Run, count: int
     ) -> State:
         """What the next run finds, in the signs of the case (TNT-11)."""
         sign = -1.0 if self.c.momentum_sign == "minus" else 1.0
@@ -330,7 +328,7 @@ class _Document:
         return State(tensors, (before.phase + count) % header.span)
 
     def _window(
-        self, before: Tensors, outputs: family.Outputs, given: Tensors, sign: float
+        self, before: Tensors, outputs: Outputs, given: Tensors, sign: float
     ) -> dict[str, Array]:
         """The last tokens of the run, and of the call before it, which a later write sees."""
         most = self.s.window - 1

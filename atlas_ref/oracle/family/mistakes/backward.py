@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.types import Array
 from tape import opaque, ops
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.parts.gates import bounded
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array

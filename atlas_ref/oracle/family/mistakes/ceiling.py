@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Hooks, Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.parts.ceiling import held
 from atlas_ref.types import Array
 from tape import ops
@@ -163,23 +163,23 @@ def _placed(name: str, hooks: Callable[[], Hooks]) -> Mistake:
 
 
 def _written(wrong: Wrong, ceiling: float) -> Callable[[], Hooks]:
-    def take(op: str, t: int, x: Array) -> Array:
+    def values(op: str, t: int, x: Array) -> Array:
         return wrong(x, ceiling) if op == "M" else x
 
-    return lambda: Hooks(take=take)
+    return lambda: Hooks(values=values)
 
 
 def _read_before(ceiling: float) -> Callable[[], Hooks]:
     def hooks() -> Hooks:
         written: dict[str, Array] = {}
 
-        def take(op: str, t: int, x: Array) -> Array:
+        def values(op: str, t: int, x: Array) -> Array:
             if op == "M":
                 written["M"] = x
                 return held(x, ceiling)
             return written.pop("M", x) if op == "read" else x
 
-        return Hooks(take=take)
+        return Hooks(values=values)
 
     return hooks
 
@@ -195,18 +195,18 @@ def _of_first(ceiling: float) -> Callable[[], Hooks]:
     def change(inputs: Inputs) -> Inputs:
         return inputs._replace(M0=held(inputs.M0, ceiling))
 
-    return lambda: Hooks(inputs=change, take=_written(held, ceiling)().take)
+    return lambda: Hooks(inputs=change, values=_written(held, ceiling)().values)
 
 
 def _of_momentum(ceiling: float) -> Callable[[], Hooks]:
-    def take(op: str, t: int, x: Array) -> Array:
+    def values(op: str, t: int, x: Array) -> Array:
         return held(x, ceiling) if op in ("S", "M") else x
 
-    return lambda: Hooks(take=take)
+    return lambda: Hooks(values=values)
 
 
 def _at_last(last: int, ceiling: float) -> Callable[[], Hooks]:
-    def take(op: str, t: int, x: Array) -> Array:
+    def values(op: str, t: int, x: Array) -> Array:
         return held(x, ceiling) if op == "M" and t == last else x
 
-    return lambda: Hooks(take=take)
+    return lambda: Hooks(values=values)

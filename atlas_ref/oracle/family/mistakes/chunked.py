@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.family import Inputs, Outputs
 from atlas_ref.oracle.family.mistake import Mistake, Results, Seen, seen
+from atlas_ref.oracle.family.state import Inputs, Outputs
 from atlas_ref.oracle.subjects import memory
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Hooks, Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.parts.momentum import MARGIN, faded
 from atlas_ref.parts.straight import straight
 from atlas_ref.types import Array
@@ -154,7 +154,7 @@ def _planted(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
             held["S"] = S
             return S
 
-        def take(op: str, t: int, x: Array) -> Array:
+        def values(op: str, t: int, x: Array) -> Array:
             if op == "gradient":
                 held["before"] = held.get("gradient", ops.zeros_like(x))
                 held["gradient"] = x
@@ -166,6 +166,6 @@ def _planted(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
             token = Token(momentum, held["gradient"], held["before"], step)
             return x + (factor(token) - 1.0) * held["S"]
 
-        return Hooks(inputs, {"carried S": carried}, take)
+        return Hooks(inputs, {"carried S": carried}, values)
 
     return hooks

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from atlas_ref.oracle.family import departures
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 from tape import ops

@@ -13,8 +13,8 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Mistake, Results, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.feature_maps.tensor_sketch import TensorSketch

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.family.family import Inputs
 from atlas_ref.oracle.family.mistake import Mistake, Seen
+from atlas_ref.oracle.family.state import Inputs
 from atlas_ref.types import Array
 from tape import ops
 

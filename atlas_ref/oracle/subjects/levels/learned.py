@@ -16,6 +16,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.levels import active
 from atlas_ref.oracle.cases.tensor_spec import Position
+from atlas_ref.oracle.family import family
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.levels.calls import (
@@ -169,7 +170,8 @@ def plainly(rounding: Rounding) -> Run:
 
     def run(call: Call, share: Array) -> tuple[dict[str, Array], Position]:
         own = _Mixer(call, share)
-        found = memory.plain(call.inputs, call.case, rounding, touch=own.touch, take=own.take)
+        hook = family.value_hook(own.values)
+        found = memory.plain(call.inputs, call.case, rounding, touch=own.touch, hook=hook)
         return memory.named(call.case, found._replace(S=own.momentum(found.S))), None
 
     return run
@@ -186,7 +188,7 @@ class _Mixer:
         self.M: Array = None
         self.S: Array = None
 
-    def take(self, op: str, t: int, x: Array) -> Array:
+    def values(self, op: str, t: int, x: Array) -> Array:
         """The memory after token t."""
         if op != "M":
             return x

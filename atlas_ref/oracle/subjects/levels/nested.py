@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.tensor_spec import Position
+from atlas_ref.oracle.family import family
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.levels.calls import (
     Call,
@@ -132,12 +133,13 @@ def plainly(rounding: Rounding) -> Run:
     def run(call: Call, stops: Sequence[int]) -> tuple[dict[str, Array], Position, list[Array]]:
         after: dict[int, Array] = {}
 
-        def take(op: str, t: int, x: Array) -> Array:
+        def values(op: str, t: int, x: Array) -> Array:
             if op == "M":
                 after[t + 1] = x if rounding.store is None else rounding.store(x)
             return x
 
-        found = memory.plain(call.inputs, call.case, rounding, take=take)
+        hook = family.value_hook(values)
+        found = memory.plain(call.inputs, call.case, rounding, hook=hook)
         memories = [plain_layout(after[stop], call.case) for stop in stops]
         return memory.named(call.case, found), None, memories
 
