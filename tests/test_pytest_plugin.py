@@ -190,9 +190,7 @@ def test_each_way_to_end(options, code, want, project):
 @pytest.mark.clause("SRC-20", "CASE-23")
 def test_without_an_implementation_recorded_results_are_compared(project):
     found = ran(project, "--atlas-cases", PEERS)
-    assert (found.returncode, found.counts) == (0, {"passed": 21}), (
-        found.stdout + found.stderr
-    )
+    assert (found.returncode, found.counts) == (0, {"passed": 21}), found.stdout + found.stderr
 
 
 @pytest.mark.clause("SRC-16", "SRC-20")
