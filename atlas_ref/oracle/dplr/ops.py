@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import EXACT, Context
-from atlas_ref.oracle.dplr.formulas import MADE
-from atlas_ref.oracle.dplr.hook import ROWS, kept
-from atlas_ref.oracle.dplr.loop import results
+from atlas_ref.oracle.dplr import program
 from atlas_ref.oracle.dplr.parameters import Parameters, parsed
-from atlas_ref.oracle.dplr.readings import reading
+from atlas_ref.oracle.dplr.program import PROGRAM, ROWS
 from atlas_ref.oracle.dplr.readings.calls import taken
-from atlas_ref.oracle.dplr.readings.reading import Reading
-from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.program import run as of_program
+from atlas_ref.oracle.program.graph import Graph, wide
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ CLAUSES = {
 
 #: Ops in the order in which they are listed; those of a step of a row stand together.
 OPS = ("k", "A", "written_key", "log_gate", "gate", *ROWS[1:-1], "q", "z", "normaliser", "y")
-
-#: Ops that lie in the layout of the case.
-MATRICES = ("decayed", "S", "M")
 
 
 def clauses(params: Parameters, *, silent: bool, masked: bool) -> dict[str, str]:
@@ -65,44 +61,6 @@ def clauses(params: Parameters, *, silent: bool, masked: bool) -> dict[str, str]
     }
 
 
-class Graph:
-    """Ops of one run with the values that each was computed from.
-
-    Attributes:
-        inputs: op -> names of its inputs in the order in which they are met: an op of the same token,
-            in/NAME, or NAME[t-1] of what an earlier token left.
-    """
-
-    def __init__(self) -> None:
-        self.inputs: dict[str, dict[str, None]] = {}
-        self._kept: dict[str, dict[str, None]] = {}
-        #: What a value is by its id, and the value, which therefore stays alive.
-        self._values: dict[int, tuple[tuple[str, ...], int, Array]] = {}
-
-    def label(self, value: Array, names: tuple[str, ...], t: int) -> Array:
-        """A view of a value that is known by these names from now on."""
-        view = np.asarray(value).view()
-        self._values[id(view)] = (names, t, view)
-        return view
-
-    def take(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
-        """The value of an op, whose arguments are noted."""
-        found = (self._kept if compute is kept else self.inputs).setdefault(op, {})
-        for value in arguments:
-            names, of, _ = self._values.get(id(value), ((), t, None))
-            for name in names:
-                found[name if name.startswith("in/") or of == t else f"{name}[t-1]"] = None
-        return self.label(compute(*arguments), (op,), t)
-
-    def sources(self, op: str) -> tuple[str, ...]:
-        """Inputs of an op at the tokens that compute it; of a state that all keep, what that is."""
-        return tuple(self.inputs.get(op) or self._kept.get(op, {}))
-
-    def names(self) -> list[str]:
-        """The ops in the order of the loop."""
-        return sorted({**self._kept, **self.inputs}, key=_place)
-
-
 def _place(op: str) -> tuple[int, int, int]:
     step, _, bare = op.rpartition("/")
     place = OPS.index(bare)
@@ -114,29 +72,26 @@ def listed(case: Case) -> list[Listed]:
 
     They are those of one run of the loop, over a token that writes and one that does not.
     """
-    params, graph, x = parsed(case.header), Graph(), case.inputs
+    settings, graph, x = parsed(case.header), Graph(), case.inputs
     active = np.asarray(x.get("in/active", np.ones(x["in/q"].shape[-2])), bool)
     wrote = active.any(axis=tuple(range(active.ndim - 1)))
     quiet = ~active.all(axis=tuple(range(active.ndim - 1)))
     few = [int(np.argmax(each)) for each in (wrote, quiet) if each.any()]
-    given = reading.read(case, taken(x, list(dict.fromkeys(few))), ())
-    made = {each.name: tuple(n for n in each.raw if n in x) for each in MADE.values()}
-    sources = {name: raw for name, raw in made.items() if raw}
-    wide = {
-        n: z if z.dtype.kind in "biu" else z.astype(np.float64) for n, z in given.tensors.items()
-    }
+    given = {name: wide(z) for name, z in taken(x, list(dict.fromkeys(few))).items()}
     with np.errstate(all="ignore"):
-        results(Context(params, wide, sources=sources, label=graph.label), take=graph.take)
-    known = clauses(params, silent=not wrote.any(), masked=bool(quiet.any()))
+        of_program.run(
+            PROGRAM, settings, given, of_program.exact(PLAIN), take=graph.take, label=graph.label
+        )
+    known = clauses(settings, silent=not wrote.any(), masked=bool(quiet.any()))
     found = []
-    for op in graph.names():
+    for op in sorted(graph.inputs, key=_place):
         step, _, bare = op.rpartition("/")
         clause = (
             "DPLR-4"
             if step not in ("", "step0") and bare in ("decayed", "found", "M")
             else known[bare]
         )
-        found.append((op, graph.sources(op), clause))
+        found.append((op, graph.sources(op, written=True), clause))
     return found
 
 
@@ -149,7 +104,7 @@ def run(
     case: Case,
     inputs: Mapping[str, Array],
     take: Callable[..., Array],
-    way: Arithmetic,
+    arithmetic: Arithmetic,
     chosen: Sequence[Reading] = (),
 ) -> dict[str, Array]:
     """Run a case with the hook `take` at every op of every token; its results (DPLRCASE-12).
@@ -159,14 +114,10 @@ def run(
         chosen: readings of the case, which keep its ops.
     """
     names = {name for name, _, _ in listed(case)} if chosen else set()
-    transposed = reading.read(case, inputs, chosen).params.state_layout == "(d_in, d_out)"
 
-    def hook(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+    def known(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
         if chosen and op not in names:
             return compute(*arguments)
-        if transposed and op.rpartition("/")[2] in MATRICES:
-            laid = take(op, t, lambda *each: compute(*each).swapaxes(-1, -2), *arguments)
-            return laid.swapaxes(-1, -2)
         return take(op, t, compute, *arguments)
 
-    return reading.run(inputs, case, EXACT._replace(way=way), chosen, take=hook)
+    return program.run(inputs, case, of_program.exact(arithmetic), chosen, take=known)

@@ -62,6 +62,11 @@ class Program(NamedTuple):
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
         continued: (inputs, settings) -> parameters of the call that follows.
         cuts: (inputs, settings, token) -> whether a call may be cut before a token.
+        formulas: (hook) -> the context of the loop, where formulas make inputs of raw numbers, through
+            points that a reading may wrap; None without any.
+        context: what the loop runs on, with questions of its own.
+        steps: (settings) -> steps of a token, each with a row of inputs.
+        step_ops: ops that each step computes.
     """
 
     name: str
@@ -70,7 +75,7 @@ class Program(NamedTuple):
     states: tuple[str, ...]
     matrices: tuple[str, ...]
     settings: tuple[Setting, ...]
-    loop: Callable[[Context, Hook], Results]
+    loop: Callable[[Any, Hook], Results]
     rounding: Mapping[str, Literal["touch", "store"]]
     clause: str
     draw: Callable[[Any, Any, Any], dict[str, Array]]
@@ -80,3 +85,7 @@ class Program(NamedTuple):
     check: Callable[[Inputs, Any], None] = lambda x, settings: None
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
+    formulas: Callable[[Hook], Context] | None = None
+    context: type[Context] = Context
+    steps: Callable[[Any], int] = lambda settings: 1
+    step_ops: tuple[str, ...] = ()

@@ -130,8 +130,8 @@ def test_own_results_match_the_case(name: str) -> None:
 @pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
 def test_every_other_formula_and_setting_is_found(name: str, each: Any) -> None:
     case, header = CASES[name], CASES[name].header.plain()
-    header["parameters"] = {**header["parameters"], **each.parameters}
-    dtype = "float64" if "gate_threshold" in each.parameters else "float32"
+    header["parameters"] = {**header["parameters"], **each.settings}
+    dtype = "float64" if "gate_threshold" in each.settings else "float32"
     stated = make(header, case.inputs)
     ours = {n: x for n, x in evaluate(stated, dtype=dtype).tensors.items() if n[:4] == "out/"}
     answer = identify(case, ours)

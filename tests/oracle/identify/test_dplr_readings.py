@@ -129,7 +129,7 @@ def test_own_results_match_the_case(name):
 def test_every_other_setting_is_found(name, each):
     case = CASES[name]
     header = case.header.plain()
-    header["parameters"] = {**header.get("parameters", {}), **each.parameters}
+    header["parameters"] = {**header.get("parameters", {}), **each.settings}
     stated = make(header, case.inputs)
     ours = {n: x for n, x in evaluate(stated).tensors.items() if n.startswith("out/")}
     answer = identify(case, ours)

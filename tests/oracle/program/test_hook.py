@@ -15,13 +15,13 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.axes import axes
-from atlas_ref.oracle.program.derive.ops import exact, graph
 from atlas_ref.oracle.program.derive.readings import others, searched
 from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.graph import graph
+from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.program.run import context_of, run
+from atlas_ref.oracle.program.run import context_of, exact, run
 from atlas_ref.oracle.recurrences.parameters import parsed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep import split
@@ -116,10 +116,10 @@ def test_the_hook_applies_readings_then_rounds_and_a_trace_sees_the_result() -> 
 
     kept = Rounding(PLAIN, lambda x: x, lambda x: x, np.floor)
     halved = Reading(
-        "halved", "it were halved", ops={"s": lambda compute, *given: compute(*given) / 2}
+        "halved", "it were halved", ops={"s": within(lambda compute, *given: compute(*given) / 2)}
     )
-    late = Reading("late", "late", ops={"read/s": lambda compute, after, before: before})
-    last = Reading("last", "last", ops={"out/s": lambda compute, after, before: before})
+    late = Reading("late", "late", ops={"read/s": lambda op, after, before: before})
+    last = Reading("last", "last", ops={"out/s": lambda op, after, before: before})
     found = run(SUM, Settings(), {**X, **MASKS}, kept, (halved, late, last), take=take)
     s, before = X["in/s0"], []
     for t in range(4):
@@ -129,12 +129,14 @@ def test_the_hook_applies_readings_then_rounds_and_a_trace_sees_the_result() -> 
         assert np.array_equal(seen["s"][t], s)
         assert np.array_equal(seen["y"][t], 2.0 * before[-1])
     assert np.array_equal(found["out/s"], before[-1])
-    zero = Reading("zero", "zero", ops={"start/s": lambda compute, first, before: 0.0 * first})
+    zero = Reading("zero", "zero", ops={"start/s": lambda op, first, before: 0.0 * first})
     assert np.array_equal(
         run(SUM, Settings(), {**X, **MASKS}, kept, (zero,))["out/s"], X["in/x"][:, 3]
     )
     twice = Reading(
-        "around", "it ran twice", around=lambda compute, x: {"out/y": 2 * compute(x)["out/y"]}
+        "around",
+        "it ran twice",
+        around=lambda compute, context, x: {"out/y": 2 * compute(x)["out/y"]},
     )
     whole = run(SUM, Settings(), X, exact(PLAIN))
     assert np.array_equal(run(SUM, Settings(), X, kept, (twice,))["out/y"], 2 * whole["out/y"])

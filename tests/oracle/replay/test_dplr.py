@@ -11,9 +11,12 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import ops, parameters
-from atlas_ref.oracle.dplr.loop import results
-from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.dplr.program import PROGRAM
+from atlas_ref.oracle.dplr.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program.graph import Graph
+from atlas_ref.oracle.program.run import exact, run
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, assert_close
@@ -99,7 +102,7 @@ OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
 def turned(case: Any, op: str, value: Any) -> Any:
     """A matrix from the layout of the case to (d_out, d_in), or back."""
     layout = parameters.parsed(case.header).state_layout
-    matrix = op.rpartition("/")[2] in ops.MATRICES and layout == "(d_in, d_out)"
+    matrix = op.rpartition("/")[2] in PROGRAM.matrices and layout == "(d_in, d_out)"
     return value.swapaxes(-1, -2) if matrix else value
 
 
@@ -164,10 +167,11 @@ def test_where_no_token_is_active_nothing_of_a_write_is_an_input(
 @pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
 def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
     """A mistake of the loop, which takes another key, is another input of the op that reads it."""
-    graph, case = ops.Graph(), CASES["comba"]
-    context = reading.read(case, case.inputs, ())._replace(label=graph.label)
-    (mistake,) = [each for each in listed.mistakes(case) if each.name == "erase of key"]
-    results(context, {op: [wrap] for op, wrap in mistake.ops.items()}, graph.take)
+    graph, case = Graph(), CASES["comba"]
+    settings, rounding = parameters.parsed(case.header), exact(PLAIN)
+    found = [each for each in listed.mistakes(case) if each.name == "erase of key"]
+    hooks = {"take": graph.take, "label": graph.label}
+    run(PROGRAM, settings, case.inputs, rounding, found, **hooks)
     assert graph.sources("erase_read") == ("in/k",)
     assert {op: given for op, given, _ in ops.listed(case)}["erase_read"] == ("in/erase_key",)
 

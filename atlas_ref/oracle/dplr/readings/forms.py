@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from atlas_ref.oracle.dplr import members
 from atlas_ref.oracle.dplr.chunks import form, tokens
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.readings.calls import SIZES
-from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading
+from atlas_ref.oracle.program.changes import Inputs
+from atlas_ref.oracle.program.reading import Around, Compute, Reading
 
 #: Tokens of a chunk in calls that are shorter than any of `SIZES`.
 SHORT = (4, 8)
@@ -17,9 +18,9 @@ SHORT = (4, 8)
 OTHERS = (form.DIVISION, "cumulated gates in bfloat16", "dM dropped")
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """Every mistake of a chunk form, by the tokens of a chunk."""
-    if context.params.of.second or members.by_row(context.params.of, context.tensors):
+    if context.settings.of.second or members.by_row(context.settings.of, context.inputs):
         return
     for size in sizes(context):
         undecayed = form.UNDECAYED if context.gate else {}
@@ -30,7 +31,7 @@ def mistakes(context: Context) -> Iterator[Reading]:
                 yield Reading(said, said, around=_around(size, wrong), whole=whole)
 
 
-def sizes(context: Context) -> list[int]:
+def sizes(context: DplrContext) -> list[int]:
     """Tokens of chunks that are tried: the next one above all tokens is one chunk of padding."""
     below = [size for size in (*SHORT, *SIZES) if size < context.tokens]
     above = [size for size in SIZES if size >= context.tokens]
@@ -38,9 +39,9 @@ def sizes(context: Context) -> list[int]:
 
 
 def _around(size: int, wrong: str) -> Around:
-    def around(compute: Compute, context: Context, inputs: Inputs) -> Inputs:
-        call = tokens.of_settings(context.params, inputs)
+    def around(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
+        call = tokens.of_settings(context.settings, inputs)
         y, M = form.run(call, size, wrong)
-        return {"out/y": y, "out/M": tokens.turned(M, context.params)}
+        return {"out/y": y, "out/M": tokens.turned(M, context.settings)}
 
     return around

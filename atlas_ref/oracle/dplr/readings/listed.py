@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.dplr.program import read
 from atlas_ref.oracle.dplr.readings import (
     axes,
     calls,
@@ -15,7 +16,7 @@ from atlas_ref.oracle.dplr.readings import (
     rows,
     slopes,
 )
-from atlas_ref.oracle.dplr.readings.reading import Reading, read
+from atlas_ref.oracle.program.reading import Reading
 
 
 def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
@@ -30,7 +31,7 @@ def mistakes(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
 
 def further(case: Case) -> list[Reading]:
     """Mistakes that are tried where no setting and no other mistake explains results (DPLRCASE-25)."""
-    context = read(case, case.inputs, ())
+    context = read(case, case.inputs)
     values = [
         *factors.mistakes(context),
         *forms.mistakes(context),
@@ -38,7 +39,7 @@ def further(case: Case) -> list[Reading]:
         *rows.mistakes(context),
         *inside.mistakes(context),
     ]
-    graded = "in/y_bar" in context.tensors or "in/M_bar" in context.tensors
+    graded = "in/y_bar" in context.inputs or "in/M_bar" in context.inputs
     return [*values, *(slopes.mistakes(context) if graded else [])]
 
 
@@ -49,5 +50,5 @@ def presets(case: Case) -> dict[str, list[Reading]]:
 
 def keeps(case: Case, each: Reading) -> bool:
     """Whether a reading has the shapes of the case's trace (DPLRCASE-12)."""
-    context = read(case, case.inputs, ())
-    return context.square or "state_layout" not in each.parameters
+    context = read(case, case.inputs)
+    return context.square or "state_layout" not in each.settings

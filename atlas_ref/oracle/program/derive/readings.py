@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.family.arithmetic import PLAIN
-from atlas_ref.oracle.program import mistakes
+from atlas_ref.oracle.program import mistakes, run
 from atlas_ref.oracle.program.context import Context
-from atlas_ref.oracle.program.derive.ops import Stated, exact
+from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program, Setting
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.program.run import context_of, run
 from atlas_ref.oracle.subjects.subject import Rounding, Searched
 from atlas_ref.types import Array
 
@@ -27,20 +26,16 @@ def searched(stated: Stated, word: str) -> Searched:
         word: what stands before the name of a mistake beside those of other subjects.
     """
 
-    def seen(case: Case, chosen: Sequence[Reading]) -> tuple[Program, Context]:
+    def under(case: Case, chosen: Sequence[Reading]) -> tuple[Program, Context]:
         program, settings = stated(case)
-        inputs = dict(case.inputs)
-        for each in chosen:
-            settings = settings.replaced(**each.settings)
-            inputs = inputs if each.inputs is None else each.inputs(inputs)
-        return program, context_of(program, settings, inputs, exact(PLAIN))
+        return program, run.seen(program, settings, case.inputs, run.exact(PLAIN), chosen)
 
     def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        program, context = seen(case, chosen)
+        program, context = under(case, chosen)
         return [each for row in program.settings for each in others(row, context)]
 
     def departures(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        program, context = seen(case, chosen)
+        program, context = under(case, chosen)
         graded = any(name.endswith("_bar") for name in context.inputs)
         return [
             each
@@ -52,11 +47,11 @@ def searched(stated: Stated, word: str) -> Searched:
         inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading]
     ) -> dict[str, Array]:
         program, given = stated(case)
-        return run(program, given, inputs, rounding, chosen)
+        return run.run(program, given, inputs, rounding, chosen)
 
     def keeps(case: Case, each: Reading) -> bool:
         """Whether a reading has the ops of the case, in their shapes."""
-        program, context = seen(case, ())
+        program, context = under(case, ())
         square = all(
             context.shapes[name][-1] == context.shapes[name][-2]
             for name in program.states
