@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atlas_ref.oracle.dplr import loop, parameters, plain_formulas, tensors
 from atlas_ref.oracle.dplr.context import DplrContext, shapes
+from atlas_ref.oracle.dplr.readings.calls import taken
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import run as of_program
-from atlas_ref.oracle.program.graph import wide
-from atlas_ref.oracle.program.hook import Take, computed
+from atlas_ref.oracle.program.context import Inputs
+from atlas_ref.oracle.program.derive.ops import wide
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -25,6 +28,55 @@ ROWS = (
     *("S", "M", "z"),
 )
 
+#: Ops in the order in which they are listed (DPLRCASE-11).
+LISTING = ("k", "A", "written_key", "log_gate", "gate", *ROWS[1:-1], "q", "z", "normaliser", "y")
+
+#: Formula of log gates -> its clause.
+CLAUSES = {
+    "softplus": "GATES-17",
+    "bounded": "GATES-18",
+    "log_sigmoid": "GATES-19",
+    "floored_sigmoid": "GATES-20",
+    "exponential": "GATES-21",
+}
+
+
+def clauses(settings: Any, inputs: Inputs) -> dict[str, str]:
+    """The clause of each op of a case (DPLRCASE-11)."""
+    some, every = (how(_active(inputs), axis=None) for how in (np.any, np.all))
+    row = "DPLR-3" if settings.order == "before_error" else "DPLR-2"
+    row = "DPLR-21" if settings.of.second == "S" else row
+    read = "DPLR-19" if settings.of.second == "z" else "DPLR-5"
+    later = range(1, settings.steps)
+    return {
+        **dict.fromkeys(("k", "q"), "DPLRCASE-2"),
+        **dict.fromkeys(("A", "written_key"), "DPLR-20"),
+        "log_gate": CLAUSES.get(settings.gate_formula or "", ""),
+        "gate": "DPLRCASE-3" if settings.of.gated == "heads" else "DPLR-1",
+        **dict.fromkeys(("decayed", "found", "momentum"), row),
+        **dict.fromkeys(("erase_read", "erase_write"), "DPLR-8" if settings.member else "DPLR-2"),
+        "value": "DPLR-8",
+        "change": "DPLR-21" if settings.of.second == "S" else "DPLR-8",
+        **dict.fromkeys(("S", "M"), row if some else "DPLR-7"),
+        **{f"step{i}/{op}": "DPLR-4" for i in later for op in ("decayed", "found", "M")},
+        **dict.fromkeys(("z", "normaliser"), "DPLR-19"),
+        "y": read if every or settings.masked_read == "memory" else "DPLRCASE-28",
+    }
+
+
+def few(inputs: Inputs) -> Inputs:
+    """A token that writes and one that does not, which compute all ops between them."""
+    active = _active(inputs)
+    leading = tuple(range(active.ndim - 1))
+    wrote, quiet = active.any(axis=leading), ~active.all(axis=leading)
+    places = [int(np.argmax(each)) for each in (wrote, quiet) if each.any()]
+    return taken(dict(inputs), list(dict.fromkeys(places)))
+
+
+def _active(inputs: Inputs) -> Any:
+    return np.asarray(inputs.get("in/active", np.ones(inputs["in/q"].shape[-2])), bool)
+
+
 PROGRAM = Program(
     name="dplr",
     tensors=tensors.TENSORS,
@@ -35,6 +87,9 @@ PROGRAM = Program(
     loop=loop.results,
     rounding=dict.fromkeys("MSzA", "store"),
     clause="DPLR-2",
+    clauses=clauses,
+    listing=LISTING,
+    few=few,
     draw=tensors.rows,
     formulas=plain_formulas.computed,
     context=DplrContext,
@@ -52,18 +107,16 @@ def read(case: Case, inputs: Mapping[str, Array], chosen: Sequence[Reading] = ()
     return context  # type: ignore[no-any-return]
 
 
+def stated(case: Case) -> tuple[Program, parameters.Parameters]:
+    """The program of a case, and its parameters."""
+    return PROGRAM, parameters.parsed(case.header)
+
+
 def run(
     inputs: Mapping[str, Array],
     case: Case,
     rounding: Rounding,
     chosen: Sequence[Reading] = (),
-    *,
-    take: Take = computed,
 ) -> dict[str, Array]:
-    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9, TOL-3).
-
-    Args:
-        take: the hook of a trace (DPLRCASE-11).
-    """
-    settings = parameters.parsed(case.header)
-    return of_program.run(PROGRAM, settings, inputs, rounding, chosen, take=take)
+    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9, TOL-3)."""
+    return of_program.run(*stated(case), inputs, rounding, chosen)

@@ -55,6 +55,10 @@ class Program(NamedTuple):
         rounding: op -> what rounds it beside the arithmetic: "touch" of computed gates, "store" of a
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
+        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
+        listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
+            none for the order of the loop.
+        few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have.
         draw: (request, settings, generator) -> inputs where nothing grows.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
@@ -79,7 +83,9 @@ class Program(NamedTuple):
     rounding: Mapping[str, Literal["touch", "store"]]
     clause: str
     draw: Callable[[Any, Any, Any], dict[str, Array]]
-    clauses: Mapping[str, str] = {}
+    clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
+    listing: tuple[str, ...] = ()
+    few: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] = ()
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
     check: Callable[[Inputs, Any], None] = lambda x, settings: None

@@ -16,14 +16,14 @@ from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program, tensors
-from atlas_ref.oracle.dplr import ops as traced_ops
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import listed, overflow
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.program.derive import ops as traces
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Searched, Subject
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
@@ -306,7 +306,7 @@ SUBJECT = Subject(
         word="dplr",
     ),
     tried_forms=tuple(forms.FORMS),
-    traced=Traced(ops=traced_ops.listed, run=traced_ops.run, tokens=traced_ops.tokens),
+    traced=traces.traced(program.stated, lambda case: "in/q"),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

@@ -15,9 +15,9 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.axes import axes
+from atlas_ref.oracle.program.derive.ops import graph
 from atlas_ref.oracle.program.derive.readings import others, searched
 from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
-from atlas_ref.oracle.program.graph import graph
 from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading

@@ -10,14 +10,15 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.dplr import ops, parameters
+from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.dplr.program import PROGRAM
 from atlas_ref.oracle.dplr.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
-from atlas_ref.oracle.program.graph import Graph
+from atlas_ref.oracle.program.derive.ops import Graph
 from atlas_ref.oracle.program.run import exact, run
 from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.replay.sequence import traced_of
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.dplr_cases import of_case
@@ -96,7 +97,7 @@ CASES = {
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
 NUDGED = ("rule", "product", "normalised", "momentum")
-OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
+OPS = [(name, op) for name in CASES for op, _, _ in traced_of(CASES[name]).ops(CASES[name])]
 
 
 def turned(case: Any, op: str, value: Any) -> Any:
@@ -139,7 +140,7 @@ def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
 def test_a_case_without_an_active_token_has_the_memory_and_reads_alone() -> None:
     case = CASES["kda"]
     silent = make(case.header.plain(), {**case.inputs, "in/active": np.zeros(5, np.uint8)})
-    assert [op for op, _, _ in ops.listed(silent)] == ["k", "gate", "M", "y"]
+    assert [op for op, _, _ in traced_of(silent).ops(silent)] == ["k", "gate", "M", "y"]
     M = trace(silent)["trace/M"]
     assert np.array_equal(M, np.repeat(case.inputs["in/M0"][:, None], 5, axis=1))
 
@@ -161,7 +162,9 @@ def test_where_no_token_is_active_nothing_of_a_write_is_an_input(
     x = {**CASES[name].inputs, "in/active": np.zeros(5, np.uint8)}
     header = CASES[name].header.plain()
     header["parameters"] = {**header["parameters"], "masked_read": "memory"}
-    assert {each: sources for each, sources, _ in ops.listed(make(header, x))}[op] == inputs
+    case = make(header, x)
+    found = {each: sources for each, sources, _ in traced_of(case).ops(case)}
+    assert found[op] == inputs
 
 
 @pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
@@ -173,7 +176,9 @@ def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
     hooks = {"take": graph.take, "label": graph.label}
     run(PROGRAM, settings, case.inputs, rounding, found, **hooks)
     assert graph.sources("erase_read") == ("in/k",)
-    assert {op: given for op, given, _ in ops.listed(case)}["erase_read"] == ("in/erase_key",)
+    assert {op: given for op, given, _ in traced_of(case).ops(case)}["erase_read"] == (
+        "in/erase_key",
+    )
 
 
 @pytest.mark.clause("DPLRCASE-12", "REPLAY-12", "REPLAY-23")
