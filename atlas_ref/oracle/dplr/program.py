@@ -9,11 +9,10 @@ import numpy as np
 
 from atlas_ref.oracle.dplr import loop, parameters, plain_formulas, tensors
 from atlas_ref.oracle.dplr.context import DplrContext, shapes
-from atlas_ref.oracle.dplr.readings.calls import taken
-from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.dplr.formulas import RAW
+from atlas_ref.oracle.dplr.readings import axes, calls, factors, habits, inside, rows, slopes
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
-from atlas_ref.oracle.program.derive.ops import wide
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -70,11 +69,24 @@ def few(inputs: Inputs) -> Inputs:
     leading = tuple(range(active.ndim - 1))
     wrote, quiet = active.any(axis=leading), ~active.all(axis=leading)
     places = [int(np.argmax(each)) for each in (wrote, quiet) if each.any()]
-    return taken(dict(inputs), list(dict.fromkeys(places)))
+    return calls.taken(dict(inputs), list(dict.fromkeys(places)))
 
 
 def _active(inputs: Inputs) -> Any:
     return np.asarray(inputs.get("in/active", np.ones(inputs["in/q"].shape[-2])), bool)
+
+
+def further(context: DplrContext) -> list[Reading]:
+    """Mistakes that are tried where no setting and no other mistake explains results (DPLRCASE-25)."""
+    graded = "in/y_bar" in context.inputs or "in/M_bar" in context.inputs
+    return [
+        *factors.mistakes(context),
+        *calls.of_chunk_forms(context),
+        *calls.mistakes(context),
+        *rows.mistakes(context),
+        *inside.mistakes(context),
+        *(slopes.mistakes(context) if graded else ()),
+    ]
 
 
 PROGRAM = Program(
@@ -90,21 +102,16 @@ PROGRAM = Program(
     clauses=clauses,
     listing=LISTING,
     few=few,
+    mistakes=habits.habits,
+    others=axes.settings,
+    further=further,
     draw=tensors.rows,
     formulas=plain_formulas.computed,
+    raw=RAW,
     context=DplrContext,
     steps=lambda settings: int(settings.steps),
     step_ops=ROWS,
 )
-
-
-def read(case: Case, inputs: Mapping[str, Array], chosen: Sequence[Reading] = ()) -> DplrContext:
-    """Settings and inputs of a case under some readings at once; what a formula makes is in float64."""
-    settings = parameters.parsed(case.header)
-    if settings.gate_formula is not None or settings.beta_formula is not None:
-        inputs = {name: wide(x) for name, x in inputs.items()}
-    context: Any = of_program.seen(PROGRAM, settings, inputs, of_program.exact(PLAIN), chosen)
-    return context  # type: ignore[no-any-return]
 
 
 def stated(case: Case) -> tuple[Program, parameters.Parameters]:

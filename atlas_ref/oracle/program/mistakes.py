@@ -27,12 +27,11 @@ ROWS = {"in/q": "queries", "in/k": "keys", "in/v": "values", "in/x": "inputs"}
 ALIKE = (("in/k", "in/v"), ("in/k", "in/q"))
 
 
-def of_program(program: Program) -> tuple[Reading, ...]:
+def of_program(program: Program, context: Context) -> Iterator[Reading]:
     """Mistakes of a program: those that it has itself, then those of every program."""
-    return tuple(_every(program))
-
-
-def _every(program: Program) -> Iterator[Reading]:
+    if callable(program.mistakes):
+        yield from program.mistakes(context)
+        return
     yield from program.mistakes
     if LOG in program.tensors:
         yield from _of_gate(program)

@@ -6,7 +6,7 @@ specs/program.md (PROG-1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.oracle.cases.tensor_spec import Tensor
@@ -17,8 +17,15 @@ from atlas_ref.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+#: Readings of what a loop runs on.
+Readings = Callable[[Any], Iterable[Reading]]
+
 #: What a loop returns: reads as "y", and states by their names, in the layout of the rule.
 Results = dict[str, Array]
+
+
+def unchecked(inputs: Inputs, settings: Any) -> None:
+    """Refuse nothing beside what shapes and ranges say."""
 
 
 class Setting(NamedTuple):
@@ -59,7 +66,10 @@ class Program(NamedTuple):
         listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
             none for the order of the loop.
         few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
-        mistakes: readings that are wrong, beside those that every program may have.
+        mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
+            mistakes of a case.
+        others: (context) -> readings of settings that depend on one another, beside `settings`.
+        further: (context) -> mistakes that are tried last (IDENT-17).
         draw: (request, settings, generator) -> inputs where nothing grows.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
             None where that is zero.
@@ -68,6 +78,7 @@ class Program(NamedTuple):
         cuts: (inputs, settings, token) -> whether a call may be cut before a token.
         formulas: (hook) -> the context of the loop, where formulas make inputs of raw numbers, through
             points that a reading may wrap; None without any.
+        raw: these numbers.
         context: what the loop runs on, with questions of its own.
         steps: (settings) -> steps of a token, each with a row of inputs.
         step_ops: ops that each step computes.
@@ -86,12 +97,15 @@ class Program(NamedTuple):
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
     few: Callable[[Inputs], Inputs] | None = None
-    mistakes: tuple[Reading, ...] = ()
+    mistakes: tuple[Reading, ...] | Readings = ()
+    others: Readings = lambda context: ()
+    further: Readings = lambda context: ()
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
-    check: Callable[[Inputs, Any], None] = lambda x, settings: None
+    check: Callable[[Inputs, Any], None] = unchecked
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
     formulas: Callable[[Hook], Context] | None = None
+    raw: tuple[str, ...] = ()
     context: type[Context] = Context
     steps: Callable[[Any], int] = lambda settings: 1
     step_ops: tuple[str, ...] = ()

@@ -58,3 +58,14 @@ class Reading(NamedTuple):
     backward: bool = False
     since: str = "1.9.0"
     whole: bool = False
+
+
+def of_settings(changed: Mapping[str, Any], before: Mapping[str, Any]) -> Reading:
+    """The reading of settings with other values, beside those of the case."""
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
+    return Reading(
+        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
+        settings=changed,
+        change={f"parameters.{k}": v for k, v in changed.items()},
+        before={f"parameters.{k}": v for k, v in before.items()},
+    )

@@ -17,13 +17,14 @@ from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.readings import listed, overflow
+from atlas_ref.oracle.dplr.readings import overflow
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive import ops as traces
+from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Searched, Subject
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
@@ -294,17 +295,7 @@ SUBJECT = Subject(
     drawn=("gate", "log"),
     check_form=_check_form,
     search=READINGS,
-    searched=Searched(
-        settings=listed.settings,
-        departures=listed.mistakes,
-        further=listed.further,
-        overflow=overflow.words,
-        presets=listed.presets,
-        run=program.run,
-        keeps=listed.keeps,
-        named={},
-        word="dplr",
-    ),
+    searched=searched(program.stated, "dplr", overflow.words),
     tried_forms=tuple(forms.FORMS),
     traced=traces.traced(program.stated, lambda case: "in/q"),
     calls=Calls(

@@ -12,7 +12,6 @@ from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.dplr.program import PROGRAM
-from atlas_ref.oracle.dplr.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.derive.ops import Graph
@@ -20,6 +19,7 @@ from atlas_ref.oracle.program.run import exact, run
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.sequence import traced_of
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.dplr_cases import of_case
 from tests.support.replayed import assert_first_wrong, assert_listed
@@ -172,7 +172,7 @@ def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
     """A mistake of the loop, which takes another key, is another input of the op that reads it."""
     graph, case = Graph(), CASES["comba"]
     settings, rounding = parameters.parsed(case.header), exact(PLAIN)
-    found = [each for each in listed.mistakes(case) if each.name == "erase of key"]
+    found = [each for each in SUBJECT.searched.departures(case) if each.name == "erase of key"]
     hooks = {"take": graph.take, "label": graph.label}
     run(PROGRAM, settings, case.inputs, rounding, found, **hooks)
     assert graph.sources("erase_read") == ("in/k",)

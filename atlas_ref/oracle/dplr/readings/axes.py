@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +12,7 @@ from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Order, Parameters
 from atlas_ref.oracle.dplr.readings import of_formulas
-from atlas_ref.oracle.program.reading import Reading
+from atlas_ref.oracle.program.reading import Reading, of_settings
 
 #: Values of eps in the norm of a key or query, those of public code among them.
 EPS = (1e-15, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -38,17 +38,8 @@ def settings(context: DplrContext) -> Iterator[Reading]:
         other = context.settings.replaced(**each)
         if (key := _function(other, context)) not in seen:
             seen.add(key)
-            yield _reading(context.settings, each)
-
-
-def _reading(params: Parameters, changed: Mapping[str, Any]) -> Reading:
-    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
-    return Reading(
-        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
-        change={f"parameters.{k}": v for k, v in changed.items()},
-        before={f"parameters.{k}": _in_force(params, k) for k in changed},
-        settings=changed,
-    )
+            before = {name: _in_force(context.settings, name) for name in each}
+            yield of_settings(each, before)
 
 
 def _in_force(params: Parameters, name: str) -> Any:

@@ -12,7 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import tensors
+from atlas_ref.oracle.dplr import members, tensors
+from atlas_ref.oracle.dplr.chunks import form
+from atlas_ref.oracle.dplr.chunks import tokens as of_chunks
 from atlas_ref.oracle.dplr.context import GATES, DplrContext
 from atlas_ref.oracle.dplr.masked import LEFT
 from atlas_ref.oracle.norms import rounded
@@ -23,6 +25,12 @@ from tape import ops
 
 #: Tokens of chunks, blocks and calls of public code.
 SIZES = (16, 32, 64, 128)
+
+#: Tokens of a chunk in calls that are shorter than any of `SIZES`.
+SHORT = (4, 8)
+
+#: Mistakes that results in float64 do not show, and one of the backward pass.
+OTHERS = (form.DIVISION, "cumulated gates in bfloat16", "dM dropped")
 
 #: Words for states beside the memory.
 SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}
@@ -268,3 +276,35 @@ def _gates(context: DplrContext, x: Inputs, begin: int, end: int) -> Array:
         if context.settings.state_layout == "(d_out, d_in)"
         else whole[..., :, None]
     )
+
+
+# -- chunk forms -----------------------------------------------------------------------------------
+
+
+def of_chunk_forms(context: DplrContext) -> Iterator[Reading]:
+    """Every mistake of a chunk form, by the tokens of a chunk."""
+    if context.settings.of.second or members.by_row(context.settings.of, context.inputs):
+        return
+    for size in chunk_sizes(context):
+        undecayed = form.UNDECAYED if context.gate else {}
+        for wrong, words in {**form.MISTAKES, **undecayed}.items():
+            if wrong not in OTHERS:
+                said = f"in chunks of {size} {words}"
+                whole = wrong == "tail dropped"
+                yield Reading(said, said, around=_of_form(size, wrong), whole=whole)
+
+
+def chunk_sizes(context: DplrContext) -> list[int]:
+    """Tokens of chunks that are tried: the next one above all tokens is one chunk of padding."""
+    below = [size for size in (*SHORT, *SIZES) if size < context.tokens]
+    above = [size for size in SIZES if size >= context.tokens]
+    return [*(below if context.tokens <= SIZES[0] else below[len(SHORT) :]), *above[:1]]
+
+
+def _of_form(size: int, wrong: str) -> Around:
+    def around(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
+        call = of_chunks.of_settings(context.settings, inputs)
+        y, M = form.run(call, size, wrong)
+        return {"out/y": y, "out/M": of_chunks.turned(M, context.settings)}
+
+    return around

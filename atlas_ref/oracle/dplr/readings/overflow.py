@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.dplr.program import read
+from atlas_ref.oracle.dplr.program import stated
 from atlas_ref.oracle.dplr.readings.calls import SIZES, sequences
+from atlas_ref.oracle.program.derive.readings import seen
 from atlas_ref.types import Array
 
 #: Log of the largest number of the arithmetic, by the format of results.
@@ -35,7 +36,7 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
         results: under test, some of which are not finite.
         ours: the same results.
     """
-    context = read(case, case.inputs)
+    context = seen(stated, case)
     name = _not_finite(results)
     if not name or not context.gate or np.asarray(results[name]).ndim < 2:
         return ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings import calls, forms, wraps
+from atlas_ref.oracle.dplr.readings import calls, wraps
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
 from atlas_ref.oracle.program import changes
 from atlas_ref.oracle.program.reading import Reading
@@ -143,7 +143,7 @@ def _of_chunks(context: DplrContext) -> Iterator[Reading]:
 
 def _of_other_forward(context: DplrContext) -> Iterator[Reading]:
     """The backward pass of a program that makes a mistake in it, whose values are right."""
-    for each in (*habits_of_values(context), *forms.mistakes(context)):
+    for each in (*habits_of_values(context), *calls.of_chunk_forms(context)):
         words = f"the backward pass were of a program in which {each.words}"
         name = f"backward: {each.name}"
         yield each._replace(name=name, words=words, grad=True, backward=True)
