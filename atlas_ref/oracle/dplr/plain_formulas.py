@@ -37,8 +37,6 @@ def computed(hook: Hook) -> Context:
     """
     context: Context = hook.context
     own, given = context.settings, context.inputs
-    if own.gate_formula is None and own.beta_formula is None:
-        return context
     x, touch = dict(given), context.rounding.touch
     if "in/gate_input" in x:
         x["in/log_retain"] = _log_gate(hook)

@@ -123,6 +123,7 @@ class Hook:
         before: states as the last token found them.
         latest, behind: states as they are, and as they were before their last op.
         values: ops since the loop last cleared them, where there are readings.
+        known: op -> what rounds it, and what stands in its place.
     """
 
     context: Any
@@ -134,11 +135,12 @@ class Hook:
     latest: dict[str, Array] = field(default_factory=dict)
     behind: dict[str, Array] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
+    known: dict[str, tuple[str | None, Sequence[Wrap]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unasked = self.take is computed and self.context.label is unlabelled
-        #: Whether nobody asks for what the loop computes.
-        self.quiet = unasked and not self.wraps
+        #: Whether nobody listens, and whether no reading says anything either.
+        self.unasked = self.take is computed and self.context.label is unlabelled
+        self.quiet = self.unasked and not self.wraps
 
     def __call__(self, op: str, j: int, compute: Compute, *arguments: Any) -> Array:
         """The value of an op: compute(*arguments), unless a reading says otherwise.
@@ -148,15 +150,23 @@ class Hook:
             arguments: values that have names: entries of the context, ops, first states, lists of
                 them, and what is no array.
         """
-        if self.quiet:
-            value = compute(*arguments)
-            return self._rounded(op, j, value) if self.rounding else value
-        finish = partial(self._finished, op, j) if self.rounding else same
-        return self._wrapped(op, self.context.place(op, j), finish, compute, *arguments)
+        kind, wraps = self.known.get(op) or self._known(op)
+        if self.quiet and kind is None:
+            return compute(*arguments)
+        name, t, step = self.context.place(op, j)
+        if wraps:
+            finish = same if kind is None else partial(self._rounded, kind, t)
+            value = Op(self, op, name, t, step, compute, finish, wraps)(*arguments)
+        else:
+            whole = compute if kind is None else self._rounded(kind, t, compute)
+            value = self.handed(op, name, t, whole, *arguments)
+        return self._noted(op, name, value)
 
     def point(self, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
         """A value at a token that no trace sees, and that a reading may wrap."""
-        wraps = self._wraps_of(name) if self.wraps else ()
+        if not self.wraps:
+            return compute(*arguments)
+        _, wraps = self.known.get(name) or self._known(name)
         if not wraps:
             return compute(*arguments)
         value = Op(self, name, "", t, 0, compute, same, wraps)(*arguments)
@@ -184,9 +194,10 @@ class Hook:
 
         It is rounded behind the last step of its token, also where that writes nothing.
         """
+        kind, wraps = self.known.get(state) or self._known(state)
         name, t, step = self.context.place(state, j)
         writes, store = self.mask[t], None
-        if step + 1 == self.context.steps and self.rounding.get(base(state)) == "store":
+        if kind == "store" and step + 1 == self.context.steps:
             store = self.context.store(t)
         if writes is False:
             value = self.handed(state, name, t, kept if store is None else store, rest)
@@ -202,7 +213,11 @@ class Hook:
 
             return whole
 
-        return self._wrapped(state, (name, t, step), finish, compute, *arguments)
+        if wraps:
+            value = Op(self, state, name, t, step, compute, finish, wraps)(*arguments)
+        else:
+            value = self.handed(state, name, t, finish(compute), *arguments)
+        return self._noted(state, name, value)
 
     def read(self, state: str, after: Array) -> Array:
         """The state that a query reads, `after` its token.
@@ -231,6 +246,8 @@ class Hook:
 
     def handed(self, op: str, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
         """An op as whoever listens makes it of its computation, in the layout of the case."""
+        if self.unasked:
+            return compute(*arguments)
         if self.take is computed:  # nobody looks at the layout
             value = compute(*arguments)
         elif self.context.turned(op):
@@ -241,24 +258,12 @@ class Hook:
         label = self.context.label
         return value if label is unlabelled else label(value, (name,), t)
 
-    def _wrapped(
-        self,
-        op: str,
-        place: tuple[str, int, int],
-        finish: Callable[[Compute], Compute],
-        compute: Compute,
-        *arguments: Any,
-    ) -> Array:
-        name, t, step = place
-        wraps = self._wraps_of(op) if self.wraps else ()
-        if wraps:
-            value = Op(self, op, name, t, step, compute, finish, wraps)(*arguments)
-        else:
-            value = self.handed(op, name, t, finish(compute), *arguments)
-        return self._noted(op, name, value)
-
-    def _wraps_of(self, op: str) -> Sequence[Wrap]:
-        return self.wraps.get(op) or self.wraps.get(base(op), ())
+    def _known(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
+        """What rounds an op, and what stands in its place, looked up once."""
+        bare = base(op)
+        found = self.rounding.get(bare), self.wraps.get(op) or self.wraps.get(bare, ())
+        self.known[op] = found
+        return found
 
     def _noted(self, op: str, name: str, value: Array) -> Array:
         if self.wraps:
@@ -267,17 +272,10 @@ class Hook:
                 self.behind[op], self.latest[op] = self.latest[op], value
         return value
 
-    def _finished(self, op: str, j: int, compute: Compute) -> Compute:
-        return lambda *each: self._rounded(op, j, compute(*each))
-
-    def _rounded(self, op: str, j: int, value: Array) -> Array:
-        kind = self.rounding.get(base(op))
-        if kind is None:
-            return value
-        if kind == "touch":
-            return self.context.rounding.touch(value)
-        store = self.context.store(self.context.place(op, j)[1])
-        return value if store is None else store(value)
+    def _rounded(self, kind: str, t: int, compute: Compute) -> Compute:
+        """An op whose value is rounded as its kind is."""
+        rounding = self.context.rounding.touch if kind == "touch" else self.context.store(t)
+        return compute if rounding is None else lambda *each: rounding(compute(*each))
 
 
 def hook_of(

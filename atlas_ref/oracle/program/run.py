@@ -39,18 +39,25 @@ def run(
         values = alike([each for each in readings if not each.backward])
         slopes = alike([each._replace(backward=False) for each in readings])
         return {name: _with_slope(x, slopes[name]) for name, x in values.items()}
-    context = seen(program, settings, inputs, rounding, readings)._replace(label=label)
+    context = seen(program, settings, inputs, rounding, readings)
+    if label is not unlabelled:
+        context = context._replace(label=label)
 
-    def compute(x: dict[str, Any]) -> dict[str, Array]:
-        own = context._replace(inputs=x, shapes=program.shapes(x, context.settings))
+    def compute(x: Mapping[str, Any]) -> dict[str, Array]:
+        own = context
+        if x is not context.inputs:
+            own = context._replace(inputs=x, shapes=program.shapes(x, context.settings))
         hook = hook_of(own, program.rounding, readings, take)
         found = program.loop(own, hook)
         results = {name: hook.result(name, value) for name, value in found.items()}
         return {f"out/{name}": own.matrix(name, value) for name, value in results.items()}
 
+    around = [reading.around for reading in readings if reading.around is not None]
+    if not around:
+        return compute(context.inputs)
     whole: Compute = compute
-    for reading in readings:
-        whole = whole if reading.around is None else partial(reading.around, whole, context)
+    for each in around:
+        whole = partial(each, whole, context)
     return whole(dict(context.inputs))
 
 
@@ -71,7 +78,7 @@ def seen(
         settings = settings.replaced(**each.settings) if each.settings else settings
         inputs = inputs if each.raw is None else each.raw(dict(inputs))
     context = context_of(program, settings, inputs, rounding)
-    if program.formulas is not None:
+    if program.formulas is not None and any(name in inputs for name in program.raw):
         context = program.formulas(hook_of(context, {}, readings))
     changed = context.inputs
     for each in readings:
