@@ -168,7 +168,7 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         every = range(case.inputs[along(case)].shape[-2])
         if stated(case)[0].few is not None:
             return tuple(every)
-        found = noted(case).tokens.get(op, [])
+        found = {*noted(case).tokens.get(op, ())}
         if all(t in found for t in every if writes(case.inputs, t) is not False):
             return tuple(every)
         return tuple(sorted(found))
@@ -181,11 +181,11 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         chosen: Sequence[Reading] = (),
     ) -> dict[str, Array]:
         program, settings = stated(case)
-        names = {op for op, _, _ in listed(case)} if chosen else set()
+        places = {op: {*tokens(case, op)} for op, _, _ in listed(case)} if chosen else {}
 
         def known(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
-            """An op that the case has, where a reading may have others."""
-            if chosen and op not in names:
+            """An op that the case has at this token, where a reading may have others."""
+            if chosen and t not in places.get(op, ()):
                 return compute(*arguments)
             return take(op, t, compute, *arguments)
 
