@@ -115,7 +115,7 @@ PROGRAM = Program(
 
 
 def stated(case: Case) -> tuple[Program, parameters.Parameters]:
-    """The program of a case, and its parameters."""
+    """The program of a case, and its parameters, of which replay and search are made (DPLRCASE-12)."""
     return PROGRAM, parameters.parsed(case.header)
 
 

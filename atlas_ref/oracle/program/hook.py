@@ -112,7 +112,7 @@ class Op(NamedTuple):
 
 @dataclass
 class Hook:
-    """The hook of one run.
+    """The hook of one run (PROG-2).
 
     Attributes:
         context: what the loop runs on, a `context.Context`.

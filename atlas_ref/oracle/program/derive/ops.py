@@ -25,7 +25,7 @@ Stated = Callable[[Any], tuple[Program, Any]]
 
 
 class Graph:
-    """Ops of one run with the values that each was computed from.
+    """Ops of one run with the values that each was computed from (PROG-3).
 
     Attributes:
         inputs: op -> names of its inputs, in the order in which they are met: an op of the same
