@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context, chosen, same
-from atlas_ref.oracle.dplr.hook import Hook
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.members import WRITTEN
+from atlas_ref.oracle.program.context import chosen
+from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops
 
@@ -28,16 +29,16 @@ CENTRE = -0.2
 def prepared(hook: Hook) -> tuple[Hook, dict[str, Array]]:
     """The hook on keys and queries of value heads, and a state beside the memory after the last token."""
     context, after = _normed(hook), dict[str, Array]()
-    tensors = dict(context.tensors)
+    tensors = dict(context.inputs)
     tensors["in/k"] = hook.point("keys", 0, same, tensors["in/k"])
-    tensors |= {BARE: hook.context.tensors["in/k"], WRITTEN: tensors["in/k"]}
+    tensors |= {BARE: hook.context.inputs["in/k"], WRITTEN: tensors["in/k"]}
     sources = {**context.sources, WRITTEN: context.sources.get("in/k", ("in/k",))}
-    hook = replace(hook, context=context._replace(tensors=tensors, sources=sources))
-    if context.params.of.second == "A":
-        tensors[WRITTEN], after["out/A"] = _preconditioned(hook)
+    hook = replace(hook, context=context._replace(inputs=tensors, sources=sources))
+    if context.settings.of.second == "A":
+        tensors[WRITTEN], after["A"] = _preconditioned(hook)
         sources[WRITTEN] = ("written_key",)
-    queries = ("in/q",) if context.params.query_groups == 1 else ()
-    if context.params.groups > 1:
+    queries = ("in/q",) if context.settings.query_groups == 1 else ()
+    if context.settings.groups > 1:
         for name in ("in/k", *queries, WRITTEN):
             tensors[name] = spread(hook, tensors[name], -3)
     return hook, after
@@ -45,8 +46,8 @@ def prepared(hook: Hook) -> tuple[Hook, dict[str, Array]]:
 
 def spread(hook: Hook, z: Array, axis: int) -> Array:
     """Key heads as value heads, along an axis of heads (DPLR-6, DPLRCASE-26)."""
-    params = hook.context.params
-    heads = params.key_heads(z.shape[axis] * params.groups)
+    settings = hook.context.settings
+    heads = settings.key_heads(z.shape[axis] * settings.groups)
     return hook.point("spread", 0, partial(of_heads, axis), z, heads)
 
 
@@ -56,26 +57,27 @@ def of_heads(axis: int, z: Array, heads: Any) -> Array:
     return ops.stack([z[(..., int(head), *behind)] for head in heads], axis=axis)
 
 
-def _normed(hook: Hook) -> Context:
+def _normed(hook: Hook) -> DplrContext:
     """Keys and queries under their norm, row by row through the hook."""
-    context, tensors, sources = hook.context, dict(hook.context.tensors), dict[str, Any]()
+    context: DplrContext = hook.context
+    tensors, sources = dict(context.inputs), dict[str, Any]()
     for name in ("in/k", "in/q"):
-        if context.params.norm(name) != "l2":
+        if context.settings.norm(name) != "l2":
             continue
-        x, rows = context.tensors[name], []
+        x, rows = context.inputs[name], []
         compute = partial(_length, context)
-        z = x / hook.point("length", 0, compute, x, context.params.norm_eps, 0.0)
+        z = x / hook.point("length", 0, compute, x, context.settings.norm_eps, 0.0)
         for i in range(z.shape[-2]):
-            row = context.label(z[..., i, :], (name,), 0)
+            row = context.label(z[..., i, :], (name,), None)
             rows.append(hook(name[3:], i, same, row))
         tensors[name], sources[name] = ops.stack(rows, axis=-2), (name[3:],)
-    return context._replace(tensors=tensors, sources={**context.sources, **sources})
+    return context._replace(inputs=tensors, sources={**context.sources, **sources})
 
 
-def _length(context: Context, z: Array, inside: float, outside: float) -> Array:
+def _length(context: DplrContext, z: Array, inside: float, outside: float) -> Array:
     """The length of keys or queries, with eps under the root, or a floor (DPLRCASE-3)."""
     square = context.arithmetic.matmul(z[..., None, :], z[..., :, None])[..., 0]
-    touch, floor = context.rounding.touch, context.params.of.floor
+    touch, floor = context.rounding.touch, context.settings.of.floor
     if not floor:
         return touch(ops.sqrt(square + inside) + outside)
     short = ops.less(square, floor**2)
@@ -88,18 +90,18 @@ def _preconditioned(hook: Hook) -> tuple[Array, Array]:
     A = first = context.first("A")
     for t in range(context.tokens):
         A = before = hook.start("A", t, A, first)
-        key, writes = context.row("in/k", t), hook.mask[t]
-        weights = [context.row(f"in/{name}", t) for name in ("log_retain_precond", "beta_precond")]
+        key, writes = context.row(t, "k"), hook.mask[t]
+        weights = [context.row(t, name) for name in ("log_retain_precond", "beta_precond")]
         sums = (before, key, *weights)
         A = hook.write("A", t, before, partial(_summed, context), *sums)
         as_if = None
-        if context.params.masked_read == "written" and writes is not True:
+        if context.settings.masked_read == "written" and writes is not True:
             as_if = _summed(context, *sums)
         written.append(hook("written_key", t, partial(_written_key, hook, t, as_if), A, key))
     return ops.stack(written, axis=-2), A
 
 
-def _summed(context: Context, A: Array, key: Array, log: Array, weight: Array) -> Array:
+def _summed(context: DplrContext, A: Array, key: Array, log: Array, weight: Array) -> Array:
     """g A + h k^2."""
     gate = context.rounding.touch(ops.exp(log))[..., None]
     return context.arithmetic.scaled_sum(gate, A, weight[..., None] * (key * key))
@@ -115,7 +117,7 @@ def _written_key(hook: Hook, t: int, as_if: Array, A: Array, key: Array) -> Arra
     return key * hook.point("factor", t, partial(_factor, hook.context), A, CENTRE)
 
 
-def _factor(context: Context, A: Array, centre: float) -> Array:
+def _factor(context: DplrContext, A: Array, centre: float) -> Array:
     """1.5^(-r / (1 + |r|)) with r = log(A + 10^-6) less its centre."""
     r = context.rounding.touch(ops.log(A + np.asarray(1e-6, A.dtype)))
     r = r - np.asarray(centre, r.dtype)

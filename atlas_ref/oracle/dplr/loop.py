@@ -7,61 +7,44 @@ changes it (DPLRCASE-10).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import momentum, plain_formulas
+from atlas_ref.oracle.dplr import momentum
 from atlas_ref.oracle.dplr.context import (
     TOKENS,
-    Context,
-    chosen,
+    DplrContext,
     decayed,
     erased,
     found_in,
     of_rows,
     plus,
-    same,
-    unlabelled,
 )
-from atlas_ref.oracle.dplr.cumulated import with_cumulated
-from atlas_ref.oracle.dplr.hook import Hook, Take, Wraps, computed
 from atlas_ref.oracle.dplr.keys import prepared
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import divisors
-from atlas_ref.oracle.dplr.parameters import parsed
+from atlas_ref.oracle.dplr.plain_formulas import with_cumulated
 from atlas_ref.oracle.dplr.tensors import axes_of
-from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.oracle.program.context import chosen, unlabelled
+from atlas_ref.oracle.program.hook import Hook, same
+from atlas_ref.oracle.program.program import Results
 from atlas_ref.types import Array
 from tape import ops
 
-if TYPE_CHECKING:
-    from atlas_ref.oracle.cases.case import Case
 
-#: A program without a mistake.
-NONE: Wraps = MappingProxyType({})
-
-
-def run(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    """Results of a case, every head, token and step one after the other."""
-    params = parsed(case.header)
-    made = plain_formulas.computed(params, inputs, rounding.touch)
-    return results(Context(params, made, rounding))
-
-
-def results(context: Context, wraps: Wraps = NONE, take: Take = computed) -> dict[str, Array]:
-    """Results of a program, which has some mistakes, with a hook at every op of every token."""
-    hook, after = prepared(Hook(context, wraps, context.mask(), take))
-    params, context = hook.context.params, with_cumulated(hook.context)
+def results(context: DplrContext, hook: Hook) -> Results:
+    """Results of a call, every head, token and step one after the other, with its ops."""
+    hook, after = prepared(hook)
+    settings, context = hook.context.settings, with_cumulated(hook.context)
     hook = replace(hook, context=context)
-    by = divisors(hook) if params.of.second == "z" else None
+    by = divisors(hook) if settings.of.second == "z" else None
     M = first = hook.point("first/M", 0, same, context.first("M"))
     S = first_S = None
-    if params.of.second == "S":
+    if settings.of.second == "S":
         S = first_S = hook.point("first/S", 0, same, context.first("S"))
     reads = []
     for t in range(context.tokens):
@@ -70,24 +53,23 @@ def results(context: Context, wraps: Wraps = NONE, take: Take = computed) -> dic
         gate = _gate(hook, t)
         M, S = _after_token(hook, t, gate, *before)
         reads.append(_read(hook, t, gate, before, M, None if by is None else by.each[t]))
-    last = hook.point("out/M", context.tokens - 1, context.matrix, M)
-    after |= {} if by is None else {"out/z": by.z}
-    after |= {} if S is None else {"out/S": hook.point("out/S", 0, context.matrix, S)}
-    return {"out/y": ops.stack(reads, axis=-2), "out/M": last, **after}
+    after |= {} if by is None else {"z": by.z}
+    after |= {} if S is None else {"S": S}
+    return {"y": ops.stack(reads, axis=-2), "M": M, **after}
 
 
 def _gate(hook: Hook, t: int) -> Array:
     """The gate of a token, for all channels or for each; None for 1 (DPLR-1)."""
     context = hook.context
-    if context.params.of.gated == "heads":
-        return hook("gate", t, partial(_of_heads, context.tensors["in/v"]))
+    if context.settings.of.gated == "heads":
+        return hook("gate", t, partial(_of_heads, context.inputs["in/v"]))
     name = context.gate
     if not name:
         return None
-    w = context.row(name, t)
+    w = context.entry(t, name)
     if name == "in/retain":
         return hook("gate", t, same, w)
-    if context.params.gate_formula is not None:
+    if context.settings.gate_formula is not None:
         w = hook("log_gate", t, same, w)
     return hook("gate", t, lambda log: context.rounding.touch(ops.exp(log)), w)
 
@@ -101,27 +83,27 @@ def _of_heads(v: Array) -> Array:
 
 def _after_token(hook: Hook, t: int, gate: Array, M: Array, S: Array) -> tuple[Array, Array]:
     """The memory after a token, and its momentum where it has one."""
-    params = hook.context.params
-    if params.of.second == "S":
+    settings = hook.context.settings
+    if settings.of.second == "S":
         return momentum.after_token(hook, t, gate, M, S)
-    for j in range(t * params.steps, (t + 1) * params.steps):
+    for j in range(t * settings.steps, (t + 1) * settings.steps):
         M = _after_row(hook, j, gate, M)
     return M, S
 
 
 def _after_row(hook: Hook, j: int, gate: Array, M: Array) -> Array:
     """The memory after one erase and write, which the first of a token decays before (DPLR-2 to DPLR-4)."""
-    context, (t, step) = hook.context, divmod(j, hook.context.params.steps)
+    context, (t, step) = hook.context, divmod(j, hook.context.settings.steps)
     rest = M if step else hook.point("rest/M", t, same, M)
     if hook.mask[t] is False:
         return hook.write("M", j, rest, same)
-    k, before = context.row(WRITTEN, j), M
+    k, before = context.entry(j, WRITTEN), M
     if step:
         before = hook.point("later", t, same, M)
     elif gate is not None:
         before = hook("decayed", j, decayed, M, gate)
-    of = M if context.params.order == "after_error" else before
-    if context.params.of.erase == "error":
+    of = M if context.settings.order == "after_error" else before
+    if context.settings.of.erase == "error":
         arguments = (before, None, None, None, _change(hook, j, of), k)
     else:
         v = _value(hook, j)
@@ -130,7 +112,7 @@ def _after_row(hook: Hook, j: int, gate: Array, M: Array) -> Array:
 
 
 def written(
-    context: Context, M: Array, found: Array, write: Array, scale: Array, added: Array, k: Array
+    context: DplrContext, M: Array, found: Array, write: Array, scale: Array, added: Array, k: Array
 ) -> Array:
     """M - diag(e) found b^T + added k^T, where something is erased (DPLR-2, DPLR-18)."""
     M = M if found is None else erased(context, M, found, write, scale)
@@ -139,17 +121,17 @@ def written(
 
 def _value(hook: Hook, j: int) -> Array:
     """The value that a row writes."""
-    v = hook.context.row("in/v", j)
-    if hook.context.params.of.erase != "gates":
+    v = hook.context.row(j, "v")
+    if hook.context.settings.of.erase != "gates":
         return v
-    return hook("value", j, lambda v, g: g * v, v, hook.context.row("in/write_gate", j))
+    return hook("value", j, lambda v, g: g * v, v, hook.context.row(j, "write_gate"))
 
 
 def _change(hook: Hook, j: int, of: Array) -> Array:
     """What a row with a step size adds along its key, beta (v - found) (DPLR-8)."""
     context = hook.context
-    v, rate = context.row("in/v", j), context.row("in/beta", j)
-    read = hook("erase_read", j, same, context.row(context.params.of.read, j))
+    v, rate = context.row(j, "v"), context.row(j, "beta")
+    read = hook("erase_read", j, same, context.entry(j, context.settings.of.read))
     found = hook("found", j, partial(found_in, context), of, read)
     return hook("change", j, _beta_of, found, v, rate)
 
@@ -164,14 +146,14 @@ def _erase(hook: Hook, j: int, of: Array) -> tuple[Array, Array, Array]:
 
     Each is None where there is none; vectors are those of the member (DPLR-8).
     """
-    context, kind = hook.context, hook.context.params.of.erase
+    context, kind = hook.context, hook.context.settings.of.erase
 
     def row(name: str) -> Array:
-        return context.row(f"in/{name}", j)
+        return context.row(j, name)
 
-    scale = row("erase_scale") if context.has("in/erase_scale") else None
+    scale = row("erase_scale") if context.has("erase_scale") else None
     if kind == "gates":
-        k = context.row(WRITTEN, j)
+        k = context.entry(j, WRITTEN)
         key, gate = row("k"), row("erase_gate")
         read = hook("erase_read", j, lambda gate, key: gate * key, gate, key)
         write = hook("erase_write", j, same, k)
@@ -182,7 +164,7 @@ def _erase(hook: Hook, j: int, of: Array) -> tuple[Array, Array, Array]:
         kk, rate = row("kk"), row("a")
         read = hook("erase_read", j, same, kk)
         write = hook("erase_write", j, lambda kk, rate: kk * rate, kk, rate)
-    elif context.has("in/erase_read"):
+    elif context.has("erase_read"):
         read = hook("erase_read", j, same, row("erase_read"))
         write = hook("erase_write", j, same, row("erase_write"))
     else:
@@ -201,12 +183,12 @@ def _read(
     """
     context, writes = hook.context, hook.mask[t]
     arguments, compute = _asked(hook, t, before[0], M, divisor), partial(_one, hook, t, M)
-    if context.params.masked_read == "memory" or writes is True:
+    if context.settings.masked_read == "memory" or writes is True:
         return hook("y", t, partial(_divided, compute), *arguments)
     others: Sequence[Array] = ()
-    if context.params.masked_read == "zero":
-        shape = (*context.tensors["in/q"].shape[:-2], context.tensors["in/v"].shape[-1])
-        other = ops.zeros_like(context.tensors["in/v"], shape=shape)
+    if context.settings.masked_read == "zero":
+        shape = (*context.inputs["in/q"].shape[:-2], context.inputs["in/v"].shape[-1])
+        other = ops.zeros_like(context.inputs["in/v"], shape=shape)
     else:
         alone, others = hook.alone(), _made(hook, t, gate, before)
         after, _ = _after_token(alone, t, gate, *before)
@@ -221,13 +203,13 @@ def _read(
 
 def _asked(hook: Hook, t: int, before: Array, M: Array, divisor: Array) -> tuple[Array, ...]:
     """Arguments of a read: a memory, the query, a divisor, and what a bonus is with."""
-    context, q = hook.context, hook.context.row("in/q", t)
-    if not context.has("in/bonus"):
+    context, q = hook.context, hook.context.row(t, "q")
+    if not context.has("bonus"):
         return (M, q, divisor, None, None, None)
     if hook.mask[t] is False:  # M_{t-1} alone
         return (context.label(M, ("M",), t - 1), q, divisor, None, None, None)
-    bonus = context.label(context.tensors["in/bonus"], ("in/bonus",), t)
-    return (before, q, divisor, bonus, context.row("in/v", t), context.row(WRITTEN, t))
+    bonus = context.label(context.inputs["in/bonus"], ("in/bonus",), t)
+    return (before, q, divisor, bonus, context.row(t, "v"), context.entry(t, WRITTEN))
 
 
 def _divided(read: Callable[..., Array], M: Array, q: Array, divisor: Array, *rest: Array) -> Array:
@@ -244,11 +226,11 @@ def _one(
     if bonus is not None:
         pair = partial(plus, context, M, v, bonus * k)
         M = chosen(hook.mask[t], pair, after)
-    if context.params.query_groups > 1:
-        heads = context.params.states(q.shape[-2])
+    if context.settings.query_groups > 1:
+        heads = context.settings.states(q.shape[-2])
         M = ops.index(M, (..., heads, slice(None), slice(None)))
     y = context.arithmetic.matmul(M, q[..., None])[..., 0]
-    if context.params.scale == 1:
+    if context.settings.scale == 1:
         return y
     root = np.sqrt(M.shape[-1]).astype(q.dtype)
     return hook.point("scale", t, lambda y, root, *_: y / root, y, root, M, q)
@@ -256,12 +238,12 @@ def _one(
 
 def _made(hook: Hook, t: int, gate: Array, before: tuple[Array, Array]) -> tuple[Array, ...]:
     """What a token's write is made of, where somebody asks (DPLRCASE-28)."""
-    context, steps = hook.context, hook.context.params.steps
+    context, steps = hook.context, hook.context.settings.steps
     if context.label is unlabelled:
         return ()
     seconds = [hook.before[name] for name in "Az" if name in hook.before]
-    keys = ["in/k"] if context.params.norm("in/k") == "l2" else []
-    rest = axes_of(context.tensors).keys() - {"in/active", "in/reset", "in/y_bar", *keys, *TOKENS}
+    keys = ["in/k"] if context.settings.norm("in/k") == "l2" else []
+    rest = axes_of(context.inputs).keys() - {"in/active", "in/reset", "in/y_bar", *keys, *TOKENS}
     names = [*keys, *sorted(name for name in rest if name.startswith("in/"))]
-    rows = [context.row(n, j) for n in names for j in range(t * steps, (t + 1) * steps)]
+    rows = [context.entry(j, n) for n in names for j in range(t * steps, (t + 1) * steps)]
     return (*before, *seconds, gate, *rows)

@@ -115,6 +115,14 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: Tensors that weigh an erase or a write, by the formula of the erase.
+RATES: dict[str, tuple[str, ...]] = {
+    "error": ("beta",),
+    "gates": ("erase_gate", "write_gate"),
+    "kk": ("a",),
+    "momentum": ("beta", "eta"),
+}
+
 #: Tensors of a state beside the memory: before the first token, and the cotangent of the last.
 SECOND: dict[str, tuple[str, ...]] = {
     "": (),

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import chosen, same
-from atlas_ref.oracle.dplr.hook import Hook
+from atlas_ref.oracle.program.context import chosen
+from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops
 
@@ -28,18 +28,18 @@ class Divisors(NamedTuple):
 
 def divisors(hook: Hook) -> Divisors:
     """What every read is divided by (DPLR-19)."""
-    context, n, found = hook.context, hook.context.params.steps, []
-    written = context.params.masked_read == "written" and context.masked
+    context, n, found = hook.context, hook.context.settings.steps, []
+    written = context.settings.masked_read == "written" and context.masked
     z = first = context.first("z")
     for t in range(context.tokens):
         z = before = as_if = hook.start("z", t, z, first)
-        keys = [context.row("in/k", j) for j in range(t * n, (t + 1) * n)]
+        keys = [context.row(j, "k") for j in range(t * n, (t + 1) * n)]
         for j, key in enumerate(keys, t * n):
             as_if = as_if + key if written else as_if
             z = hook.write("z", j, z, _added, z, key)
         others = (before, *keys) if written else ()
         compute = partial(_divisor, hook, t, as_if if written else None)
-        found.append(hook("normaliser", t, compute, z, *others, context.row("in/q", t)))
+        found.append(hook("normaliser", t, compute, z, *others, context.row(t, "q")))
     return Divisors(found, z)
 
 
@@ -57,10 +57,10 @@ def _divisor(hook: Hook, t: int, as_if: Array, z: Array, *others: Array) -> Arra
     context, q, writes = hook.context, others[-1], hook.mask[t]
     if as_if is not None and writes is not True:
         z = chosen(writes, partial(same, z), as_if)
-    if context.params.query_groups > 1:
-        z = ops.index(z, (..., context.params.states(q.shape[-2]), slice(None)))
+    if context.settings.query_groups > 1:
+        z = ops.index(z, (..., context.settings.states(q.shape[-2]), slice(None)))
     share = context.arithmetic.matmul(z[..., None, :], q[..., :, None])[..., 0, 0]
-    if context.params.scale != 1:
+    if context.settings.scale != 1:
         root = np.sqrt(z.shape[-1]).astype(share.dtype)
         share = hook.point("share", t, ops.divide, share, root)
     return share + np.asarray(EPS, share.dtype)

@@ -233,7 +233,17 @@ def draw(
     request: Any, header: Any, generator: Any, d_phi: int
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
-    own = parameters.parsed(header)
+    own, T = parameters.parsed(header), request.tokens
+    tensors, lead = rows(request, own, generator), leading(request, own.groups)
+    if request.pulse > 1:
+        tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
+    if (resets := starts(request)) is not None:
+        tensors["in/reset"] = resets
+    return tensors, (*lead[:-1], lead[-1] * own.query_groups, T, request.d_out)
+
+
+def rows(request: Any, own: Parameters, generator: Any) -> dict[str, Array]:
+    """Random rows of tokens and their steps where nothing grows."""
     T, n = request.tokens, own.steps
     lead = leading(request, own.groups)
     sizes = {
@@ -262,11 +272,7 @@ def draw(
         tensors["in/eta"] = generator.uniform(0.1, 0.5, made["in/eta"][0])
     if own.of.erase in ("error", "momentum") and own.beta_formula is None:
         tensors["in/beta"] = generator.uniform(0.1, 0.9, made["in/beta"][0])
-    if request.pulse > 1:
-        tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
-    if (resets := starts(request)) is not None:
-        tensors["in/reset"] = resets
-    return tensors, (*lead[:-1], lead[-1] * own.query_groups, T, request.d_out)
+    return tensors
 
 
 def _gated(request: Any, own: Parameters, tensors: dict[str, Array]) -> dict[str, Array]:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.oracle.subjects.subject import Rounding, Touch
 from atlas_ref.types import Array
 from tape import ops
 
 Inputs = Mapping[str, Any]
 
-#: Called with a name, a value and its token, where it has one; the value with which the loop goes on.
-Label = Callable[[str, Array, int | None], Array]
+#: Called with a value, the inputs or ops that it is, and the token of these ops; the value with which
+#: the loop goes on.
+Label = Callable[[Array, Sequence[str], int | None], Array]
 
 #: The axes of a state's matrix in a case whose matrices are transposed.
 TRANSPOSED = "(d_in, d_out)"
 
 
-def unlabelled(name: str, value: Array, t: int | None) -> Array:
+def unlabelled(value: Array, names: Sequence[str], t: int | None) -> Array:
     """A value of which nobody asks where it comes from."""
     return value
+
+
+def chosen(writes: Any, after: Callable[[], Array], before: Array) -> Array:
+    """What stands behind a token: `after` where it writes, else `before`."""
+    if isinstance(writes, bool):
+        return after() if writes else before
+    behind = (None,) * (len(before.shape) - writes.ndim)
+    return ops.where(writes[(..., *behind)], after(), before)
 
 
 class Context(NamedTuple):
@@ -34,10 +43,14 @@ class Context(NamedTuple):
         tensors: axes of the inputs.
         shapes: of inputs and states in the layout of the rule, "y" of the reads.
         matrices: states and ops that lie in the layout of the case.
-        inputs: of the case, or of a reading of it.
+        inputs: of the case, of a reading of it, or what formulas and the loop make of these.
         settings: parameters of the case, or of a reading of it.
         rounding: the arithmetic of sums and products, and what rounds beside it.
         label: told of every value that is handed out.
+        raw: inputs of the case of which a formula makes others.
+        sources: input -> the inputs that it is made of, or the op that it is; itself where left out.
+        steps: of each token.
+        step_ops: ops that each step computes, which have the step in front of their name.
     """
 
     tensors: Mapping[str, Tensor]
@@ -47,6 +60,10 @@ class Context(NamedTuple):
     settings: Any
     rounding: Rounding
     label: Label = unlabelled
+    raw: Inputs = {}
+    sources: Mapping[str, tuple[str, ...]] = {}
+    steps: int = 1
+    step_ops: tuple[str, ...] = ()
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -67,35 +84,76 @@ class Context(NamedTuple):
         return [self.row(t, name) for name in names]
 
     def row(self, t: int, name: str) -> Array:
-        """An input at a token."""
-        x, words = self.inputs[f"in/{name}"], self.tensors[f"in/{name}"].axes.split()
-        behind = (slice(None),) * (len(words) - 1 - words.index("T"))
-        return self.label(f"in/{name}", x[(..., t, *behind)], None)
+        """An input at a token; of one with rows of steps, at a row."""
+        return self.entry(t, f"in/{name}")
+
+    def entry(self, j: int, name: str) -> Array:
+        """The entry of a token or a row of any tensor, by its whole name."""
+        row = self.inputs[name][(..., j, *(slice(None),) * self.behind(name))]
+        if self.label is unlabelled:
+            return row
+        names, token = [], j
+        for source in self.sources.get(name, (name,)):
+            op, token, _ = (source, j, 0) if source.startswith("in/") else self.place(source, j)
+            names.append(op)
+        return self.label(row, names, token)
+
+    def behind(self, name: str) -> int:
+        """The number of axes of a tensor behind that of tokens or rows."""
+        words = self.tensors[name].axes.split()
+        return len(words) - 1 - words.index("T")
 
     def whole(self, name: str) -> Array:
         """An input that has no tokens, as it is."""
-        return self.label(f"in/{name}", self.inputs[f"in/{name}"], None)
+        return self.label(self.inputs[f"in/{name}"], (f"in/{name}",), None)
+
+    def place(self, op: str, j: int) -> tuple[str, int, int]:
+        """The name of an op in a trace, its token and its step.
+
+        Args:
+            j: the row of an op of `step_ops`, which is one step of a token, else the token.
+        """
+        if self.steps == 1 or op not in self.step_ops:
+            return op, j, 0
+        t, step = divmod(j, self.steps)
+        return self.named(op, step), t, step
+
+    def named(self, op: str, step: int) -> str:
+        """The name of an op in a trace, which begins with its step where a token has several."""
+        return op if self.steps == 1 or op not in self.step_ops else f"step{step}/{op}"
 
     def first(self, state: str) -> Array:
         """The state before the first token in the layout of the rule, zero unless given."""
-        name = f"in/{state}0"
+        name, op = f"in/{state}0", self.named(state, self.steps - 1)
         if name in self.inputs:
-            return self.label(state, self.matrix(state, self.inputs[name]), -1)
+            return self.label(self.matrix(state, self.inputs[name]), (op,), -1)
         like = self.inputs[next(iter(self.tensors))]
-        return self.label(state, ops.zeros_like(like, shape=self.shapes[state]), -1)
+        return self.label(ops.zeros_like(like, shape=self.shapes[state]), (op,), -1)
 
     def matrix(self, op: str, x: Array) -> Array:
         """An op from the layout of the case to that of the rule, or back."""
-        turned = getattr(self.settings, "state_layout", "") == TRANSPOSED
-        return x.swapaxes(-1, -2) if turned and base(op) in self.matrices else x
+        return x.swapaxes(-1, -2) if self.turned(op) else x
 
-    def writes(self, t: int) -> bool:
-        """Whether a token changes the state."""
+    def turned(self, op: str) -> bool:
+        """Whether an op lies transposed in the layout of the case."""
+        layout = getattr(self.settings, "state_layout", "")
+        return bool(layout == TRANSPOSED and base(op) in self.matrices)
+
+    def mask(self) -> list[Any]:
+        """Whether each token changes the state, as `writes` says it."""
+        return [writes(self.inputs, t) for t in range(self.tokens)]
+
+    def writes(self, t: int) -> Any:
+        """Whether a token changes the state; where rows differ, an array of one row for all heads."""
         return writes(self.inputs, t)
 
     def starts(self, t: int) -> bool:
         """Whether a packed sequence starts at a token."""
         return starts(self.inputs, t)
+
+    def store(self, t: int) -> Touch | None:
+        """The rounding of a state after a token to its format; None where it is not rounded."""
+        return self.rounding.store
 
     def asks(self, q: Array) -> Array:
         """A query times the factor `query_scale`."""
@@ -103,9 +161,15 @@ class Context(NamedTuple):
         return q if scale == 1 else q / np.sqrt(q.shape[-1]).astype(q.dtype)
 
 
-def writes(inputs: Inputs, t: int) -> bool:
-    """Whether a token changes the state, a mask being given."""
-    return "in/active" not in inputs or bool(inputs["in/active"][t])
+def writes(inputs: Inputs, t: int) -> Any:
+    """Whether a token changes the state, a mask being given; of rows that differ, which of them."""
+    if "in/active" not in inputs:
+        return True
+    active = inputs["in/active"]
+    if len(active.shape) == 1:
+        return bool(active[t])
+    x = np.asarray(active[..., t]).astype(bool)
+    return bool(x.all()) if x.all() == x.any() else x[..., None]
 
 
 def starts(inputs: Inputs, t: int) -> bool:

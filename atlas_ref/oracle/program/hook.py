@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
-from atlas_ref.oracle.program.context import Context, base
+from atlas_ref.oracle.program.context import base, chosen, unlabelled
 from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
+
+#: Computes the value of an op from its arguments.
+Compute = Callable[..., Array]
 
 #: Called as take(op, t, compute, *arguments), where compute(*arguments) is the op at token t; the
 #: value with which the loop goes on.
 Take = Callable[..., Array]
 
+#: Op -> what stands in its place, each around the one before.
+Wraps = Mapping[str, Sequence[Wrap]]
 
-def computed(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+
+def computed(op: str, t: int, compute: Compute, *arguments: Any) -> Array:
     """The value of an op as it is."""
     return compute(*arguments)
+
+
+def same(x: Array, *others: Any) -> Array:
+    """The first value as it is."""
+    return x
 
 
 def kept(before: Array) -> Array:
@@ -25,104 +38,279 @@ def kept(before: Array) -> Array:
     return before
 
 
-class Hook:
-    """The hook of one run.
+def kept_transposed(before: Array) -> Array:
+    """The same in a case whose matrices are transposed."""
+    return before.swapaxes(-1, -2)
 
-    Args:
-        context: what the loop runs on.
-        rounding: op -> "touch" or "store".
-        readings: what the program does otherwise.
-        take: called at every op, in the layout of the case.
+
+class Op(NamedTuple):
+    """An op as a reading finds it: called with its arguments it is what the rule says.
+
+    A trace sees what it is called with, and by which formula, but no change of the value that it
+    then gives.
+
+    Attributes:
+        hook: that of the loop, with what the token found and computed so far.
+        op: its name, without a step.
+        name: in a trace; "" where it is no op of one.
+        t, step: the token, and the step of its row.
+        compute: the op of its arguments.
+        finish: makes of this what is handed out: a state is rounded, or stays where nothing is written.
+        wraps: readings inside this one.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        rounding: Mapping[str, str],
-        readings: Sequence[Reading] = (),
-        take: Take = computed,
-    ) -> None:
-        self.context, self.rounding, self.take = context, rounding, take
-        self.wraps: dict[str, list[Wrap]] = {}
-        #: States as they are, and as they were before their last op.
-        self.latest: dict[str, Array] = {}
-        self.behind: dict[str, Array] = {}
-        for reading in readings:
-            for op, wrap in reading.ops.items():
-                self.wraps.setdefault(op, []).append(wrap)
+    hook: Hook
+    op: str
+    name: str
+    t: int
+    step: int
+    compute: Compute
+    finish: Callable[[Compute], Compute]
+    wraps: Sequence[Wrap]
 
-    def __call__(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
-        """The value of op `op` at token t, which is compute(*arguments) unless somebody says otherwise.
+    def __call__(self, *arguments: Any) -> Array:
+        if self.wraps:
+            *wraps, last = self.wraps
+            return last(self._replace(wraps=wraps), *arguments)
+        compute = self.finish(self.compute)
+        if not self.name:
+            return compute(*arguments)
+        return self.hook.handed(self.op, self.name, self.t, compute, *arguments)
+
+    def by(self, compute: Compute, *arguments: Any) -> Array:
+        """The op by another formula."""
+        return self._replace(compute=compute)(*arguments)
+
+    def changed(self, change: Callable[[Array], Array], *arguments: Any) -> Array:
+        """The op by its formula with a change of the value, which a trace sees."""
+        compute = self.compute
+        return self.by(lambda *each: change(compute(*each)), *arguments)
+
+    def other(self, op: str, compute: Compute, *arguments: Any) -> Array:
+        """Another op of the row, at this place, as a trace sees it."""
+        name = self.context.named(op, self.step)
+        return self.hook.handed(op, name, self.t, compute, *arguments)
+
+    @property
+    def context(self) -> Any:
+        return self.hook.context
+
+    @property
+    def before(self) -> Mapping[str, Array]:
+        """States as the token found them."""
+        return self.hook.before
+
+    @property
+    def values(self) -> Mapping[str, Array]:
+        """Ops of the token so far; one of a row by its name with and without the step."""
+        return self.hook.values
+
+    def entry(self, name: str) -> Array:
+        """The entry of a tensor at this place, by its whole name."""
+        return self.context.entry(self.t * self.context.steps + self.step, name)
+
+
+@dataclass
+class Hook:
+    """The hook of one run (PROG-2).
+
+    Attributes:
+        context: what the loop runs on, a `context.Context`.
+        rounding: op -> "touch" or "store".
+        wraps: what readings put in the place of ops.
+        mask: whether each token writes; where rows differ, in which.
+        take: called at every op, in the layout of the case.
+        before: states as the last token found them.
+        latest, behind: states as they are, and as they were before their last op.
+        values: ops since the loop last cleared them, where there are readings.
+        known: op -> what rounds it, and what stands in its place.
+    """
+
+    context: Any
+    rounding: Mapping[str, str]
+    wraps: Wraps
+    mask: Sequence[Any]
+    take: Take = computed
+    before: dict[str, Array] = field(default_factory=dict)
+    latest: dict[str, Array] = field(default_factory=dict)
+    behind: dict[str, Array] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+    known: dict[str, tuple[str | None, Sequence[Wrap]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        #: Whether nobody listens, and whether no reading says anything either.
+        self.unasked = self.take is computed and self.context.label is unlabelled
+        self.quiet = self.unasked and not self.wraps
+
+    def __call__(self, op: str, j: int, compute: Compute, *arguments: Any) -> Array:
+        """The value of an op: compute(*arguments), unless a reading says otherwise.
 
         Args:
-            arguments: values that have names: inputs of the context, ops, first states, lists of
+            j: the token; of an op of `Context.step_ops` the row, which is one step of a token.
+            arguments: values that have names: entries of the context, ops, first states, lists of
                 them, and what is no array.
         """
-        wrapped = self._wrapped(op, compute)
-        return self._taken(op, t, lambda *each: self._rounded(op, wrapped(*each)), *arguments)
+        kind, wraps = self.known.get(op) or self._known(op)
+        if self.quiet and kind is None:
+            return compute(*arguments)
+        name, t, step = self.context.place(op, j)
+        if wraps:
+            finish = same if kind is None else partial(self._rounded, kind, t)
+            value = Op(self, op, name, t, step, compute, finish, wraps)(*arguments)
+        else:
+            whole = compute if kind is None else self._rounded(kind, t, compute)
+            value = self.handed(op, name, t, whole, *arguments)
+        return self._noted(op, name, value)
 
-    def keep(self, op: str, t: int, before: Array) -> Array:
-        """The value of a state at a token that leaves it as it is."""
-        return self._taken(op, t, kept, before)
+    def point(self, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
+        """A value at a token that no trace sees, and that a reading may wrap."""
+        if not self.wraps:
+            return compute(*arguments)
+        _, wraps = self.known.get(name) or self._known(name)
+        if not wraps:
+            return compute(*arguments)
+        value = Op(self, name, "", t, 0, compute, same, wraps)(*arguments)
+        return self._noted(name, name, value)
 
     def start(self, state: str, t: int, before: Array, first: Array) -> Array:
         """The state that a token finds: the first one where a packed sequence starts, else `before`.
 
-        It is no op of a trace; a reading wraps it as start/STATE, with the first one and `before`.
+        A reading wraps it as start/STATE, with the first one and `before`, and at every token as
+        enter/STATE.
         """
         if self.context.starts(t):
-            before = self._wrapped(f"start/{state}", _first)(first, before)
-        self.latest[state] = before
+            before = self.point(f"start/{state}", t, same, first, before)
+        if self.wraps:
+            before = self.point(f"enter/{state}", t, same, before)
+        self.before[state] = self.latest[state] = before
         return before
+
+    def keep(self, state: str, t: int, before: Array) -> Array:
+        """The value of a state at a token that leaves it as it is."""
+        return self._noted(state, state, self.handed(state, state, t, kept, before))
+
+    def write(self, state: str, j: int, rest: Array, compute: Compute, *arguments: Any) -> Array:
+        """The state after row j: compute(*arguments) where its token writes, else `rest`.
+
+        It is rounded behind the last step of its token, also where that writes nothing.
+        """
+        kind, wraps = self.known.get(state) or self._known(state)
+        name, t, step = self.context.place(state, j)
+        writes, store = self.mask[t], None
+        if kind == "store" and step + 1 == self.context.steps:
+            store = self.context.store(t)
+        if writes is False:
+            value = self.handed(state, name, t, kept if store is None else store, rest)
+            return self._noted(state, name, value)
+
+        def finish(compute: Compute) -> Compute:
+            if writes is True and store is None:
+                return compute
+
+            def whole(*each: Any) -> Array:
+                value = chosen(writes, lambda: compute(*each), rest)
+                return value if store is None else store(value)
+
+            return whole
+
+        if wraps:
+            value = Op(self, state, name, t, step, compute, finish, wraps)(*arguments)
+        else:
+            value = self.handed(state, name, t, finish(compute), *arguments)
+        return self._noted(state, name, value)
 
     def read(self, state: str, after: Array) -> Array:
         """The state that a query reads, `after` its token.
 
-        It is no op of a trace; a reading wraps it as read/STATE with the state before the token.
+        A reading wraps it as read/STATE, with the state of before the last write too.
         """
-        return self._wrapped(f"read/{state}", _after)(after, self.behind.get(state, after))
+        if not self.wraps:
+            return after
+        return self.point(f"read/{state}", 0, same, after, self.behind.get(state, after))
 
     def result(self, name: str, value: Array) -> Array:
         """A result; a reading wraps it as out/NAME, a state with the one before its last write."""
-        return self._wrapped(f"out/{name}", _after)(value, self.behind.get(name, value))
+        return self.point(f"out/{name}", 0, same, value, self.behind.get(name, value))
 
-    def _wrapped(self, op: str, compute: Callable[..., Array]) -> Callable[..., Array]:
-        for wrap in self.wraps.get(op, self.wraps.get(base(op), [])):
-            compute = _around(wrap, compute)
-        return compute
+    def alone(self) -> Hook:
+        """The hook of a token that writes and that no trace sees, from where this one stands."""
+        return replace(
+            self,
+            context=self.context._replace(label=unlabelled),
+            mask=[True] * len(self.mask),
+            take=computed,
+            latest=dict(self.latest),
+            behind=dict(self.behind),
+            values=dict(self.values),
+        )
 
-    def _taken(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
-        context = self.context
+    def handed(self, op: str, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
+        """An op as whoever listens makes it of its computation, in the layout of the case."""
+        if self.unasked:
+            return compute(*arguments)
         if self.take is computed:  # nobody looks at the layout
             value = compute(*arguments)
+        elif self.context.turned(op):
+            laid = kept_transposed if compute is kept else _transposed(compute)
+            value = self.take(name, t, laid, *arguments).swapaxes(-1, -2)
         else:
-            value = context.matrix(
-                op, self.take(op, t, lambda *each: context.matrix(op, compute(*each)), *arguments)
-            )
-        value = context.label(op, value, t)
-        if op in self.latest:
-            self.behind[op], self.latest[op] = self.latest[op], value
+            value = self.take(name, t, compute, *arguments)
+        label = self.context.label
+        return value if label is unlabelled else label(value, (name,), t)
+
+    def _known(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
+        """What rounds an op, and what stands in its place, looked up once."""
+        bare = base(op)
+        found = self.rounding.get(bare), self.wraps.get(op) or self.wraps.get(bare, ())
+        self.known[op] = found
+        return found
+
+    def _noted(self, op: str, name: str, value: Array) -> Array:
+        if self.wraps:
+            self.values[op] = self.values[name] = value
+            if op in self.latest:
+                self.behind[op], self.latest[op] = self.latest[op], value
         return value
 
-    def _rounded(self, op: str, value: Array) -> Array:
-        kind, rounding = self.rounding.get(base(op)), self.context.rounding
-        if kind == "touch":
-            return rounding.touch(value)
-        return value if kind is None or rounding.store is None else rounding.store(value)
+    def _rounded(self, kind: str, t: int, compute: Compute) -> Compute:
+        """An op whose value is rounded as its kind is."""
+        rounding = self.context.rounding.touch if kind == "touch" else self.context.store(t)
+        return compute if rounding is None else lambda *each: rounding(compute(*each))
 
 
-def _around(wrap: Wrap, compute: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda *arguments: wrap(compute, *arguments)
+def hook_of(
+    context: Any, rounding: Mapping[str, str], readings: Sequence[Reading], take: Take = computed
+) -> Hook:
+    """The hook of a run under readings."""
+    wraps: dict[str, list[Wrap]] = {}
+    for reading in readings:
+        for op, wrap in reading.ops.items():
+            wraps.setdefault(op, []).append(wrap)
+    return Hook(context, rounding, wraps, context.mask(), take)
 
 
-def _first(first: Array, before: Array) -> Array:
-    return first
+def _transposed(compute: Compute) -> Compute:
+    return lambda *arguments: compute(*arguments).swapaxes(-1, -2)
 
 
-def _after(after: Array, before: Array) -> Array:
-    return after
+# -- what readings put in the place of ops -------------------------------------------------------------
 
 
-def stopped(compute: Callable[..., Array], *arguments: Any) -> Array:
+def by(compute: Compute) -> Wrap:
+    """An op by another formula of its arguments."""
+    return lambda op, *each: op.by(compute, *each)
+
+
+def behind(change: Callable[[Array], Array]) -> Wrap:
+    """An op with a change of its value, which no trace sees."""
+    return lambda op, *each: change(op(*each))
+
+
+def within(change: Callable[..., Array]) -> Wrap:
+    """An op by a formula that begins with the formula of the rule: change(compute, *arguments)."""
+    return lambda op, *each: op.by(partial(change, op.compute), *each)
+
+
+def stopped(op: Op, *arguments: Any) -> Array:
     """The op as a value that no gradient goes through."""
-    return ops.stop_gradient(compute(*arguments))
+    return op.changed(ops.stop_gradient, *arguments)

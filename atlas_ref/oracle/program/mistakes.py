@@ -11,7 +11,7 @@ import numpy as np
 
 from atlas_ref.oracle.program import changes
 from atlas_ref.oracle.program.context import Context
-from atlas_ref.oracle.program.hook import stopped
+from atlas_ref.oracle.program.hook import by, same, stopped
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
@@ -27,12 +27,11 @@ ROWS = {"in/q": "queries", "in/k": "keys", "in/v": "values", "in/x": "inputs"}
 ALIKE = (("in/k", "in/v"), ("in/k", "in/q"))
 
 
-def of_program(program: Program) -> tuple[Reading, ...]:
+def of_program(program: Program, context: Context) -> Iterator[Reading]:
     """Mistakes of a program: those that it has itself, then those of every program."""
-    return tuple(_every(program))
-
-
-def _every(program: Program) -> Iterator[Reading]:
+    if callable(program.mistakes):
+        yield from program.mistakes(context)
+        return
     yield from program.mistakes
     if LOG in program.tensors:
         yield from _of_gate(program)
@@ -68,7 +67,7 @@ def both(*conditions: Callable[[Context], bool]) -> Callable[[Context], bool]:
 # -- what stands in the place of ops -----------------------------------------------------------------
 
 
-def of_before(compute: Any, after: Array, before: Array) -> Array:
+def of_before(op: Any, after: Array, before: Array) -> Array:
     """The state before its last write, in the place of a read or a result."""
     return before
 
@@ -86,8 +85,8 @@ def is_scaled(context: Context) -> bool:
 def scale_twice(op: str, place: int) -> Reading:
     """The mistake of a query that is scaled twice, in the op that takes it as an argument."""
 
-    def wrap(compute: Any, *arguments: Any) -> Array:
-        return compute(*arguments[:place], scaled(arguments[place]), *arguments[place + 1 :])
+    def wrap(call: Any, *arguments: Any) -> Array:
+        return call(*arguments[:place], scaled(arguments[place]), *arguments[place + 1 :])
 
     words = "the scale of a query was applied twice"
     return Reading("scale twice", words, is_scaled, ops={op: wrap})
@@ -103,7 +102,7 @@ def _of_gate(program: Program) -> Iterator[Reading]:
     yield Reading(
         "gate forgotten",
         f"{LOG} was absent",
-        ops={GATE: lambda compute, g: changes.ones(g)},
+        ops={GATE: by(changes.ones)},
     )
     yield Reading("gate twice", "a token decayed twice", ops=_before_exp(lambda g: 2.0 * g))
     for name, change in (("late", changes.late), ("early", changes.early)):
@@ -113,7 +112,7 @@ def _of_gate(program: Program) -> Iterator[Reading]:
             several,
             inputs=changes.changed(LOG, partial(change, axis=axis)),
         )
-    yield Reading("log as gate", "the log was taken as the gate", ops={GATE: _log_alone})
+    yield Reading("log as gate", "the log was taken as the gate", ops={GATE: by(same)})
     yield Reading(
         "log of base 2",
         "the log of the gate was to base 2",
@@ -146,11 +145,7 @@ def _of_gate(program: Program) -> Iterator[Reading]:
 
 
 def _before_exp(change: Callable[[Array], Array]) -> dict[str, Any]:
-    return {GATE: lambda compute, g: compute(change(g))}
-
-
-def _log_alone(compute: Any, g: Array) -> Array:
-    return g
+    return {GATE: lambda op, g: op(change(g))}
 
 
 def _of_first(x: Array, axis: int) -> Array:
@@ -188,7 +183,7 @@ def _of_states(program: Program) -> Iterator[Reading]:
                 f"{state} transposed",
                 f"out/{state} was transposed",
                 _either_shape(state),
-                ops={f"out/{state}": lambda compute, after, before: _transposed(after)},
+                ops={f"out/{state}": lambda op, after, before: _transposed(after)},
             )
 
 
@@ -212,12 +207,12 @@ def _of_events(program: Program) -> Iterator[Reading]:
     yield Reading(
         "reset ignored", "in/reset was absent", has("reset"), inputs=changes.without("in/reset")
     )
-    for name, by in (("late", 1), ("early", -1)):
+    for name, places in (("late", 1), ("early", -1)):
         yield Reading(
             f"reset {name}",
             f"resets came one token {name}",
             has("reset"),
-            inputs=changes.changed("in/reset", partial(changes.shifted, by=by)),
+            inputs=changes.changed("in/reset", partial(changes.shifted, by=places)),
         )
     yield Reading(
         "reset to zero",
@@ -230,7 +225,7 @@ def _of_events(program: Program) -> Iterator[Reading]:
             f"{state} kept at resets",
             f"a reset left {state} as it was",
             has("reset"),
-            ops={f"start/{state}": lambda compute, first, before: before},
+            ops={f"start/{state}": lambda op, first, before: before},
         )
 
 
@@ -238,7 +233,7 @@ def _given(program: Program, context: Context) -> bool:
     return any(context.has(f"{state}0") for state in program.states)
 
 
-def _zero(compute: Any, first: Array, before: Array) -> Array:
+def _zero(op: Any, first: Array, before: Array) -> Array:
     return ops.zeros_like(first)
 
 
@@ -283,14 +278,14 @@ def _of_gradients(program: Program) -> Iterator[Reading]:
         yield _blocked(
             f"out/{state}",
             f"in/{state}_bar was absent",
-            {f"out/{state}": lambda compute, after, before: ops.stop_gradient(after)},
+            {f"out/{state}": lambda op, after, before: ops.stop_gradient(after)},
             has(f"{state}_bar"),
         )
     yield _blocked(
         "first state at resets",
         "a reset let no gradient through to the first state",
         {
-            f"start/{state}": lambda compute, first, before: ops.stop_gradient(first)
+            f"start/{state}": lambda op, first, before: ops.stop_gradient(first)
             for state in program.states
         },
         lambda context: context.has("reset") and _given(program, context),
@@ -313,5 +308,5 @@ def _blocked(
     return Reading(f"no gradient of {name}", words, matters, ops=wraps, grad=True)
 
 
-def _over(compute: Any, first: Array, before: Array) -> Array:
+def _over(op: Any, first: Array, before: Array) -> Array:
     return first + (before - ops.stop_gradient(before))

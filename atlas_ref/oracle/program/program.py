@@ -6,7 +6,7 @@ specs/program.md (PROG-1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.oracle.cases.tensor_spec import Tensor
@@ -17,8 +17,15 @@ from atlas_ref.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+#: Readings of what a loop runs on.
+Readings = Callable[[Any], Iterable[Reading]]
+
 #: What a loop returns: reads as "y", and states by their names, in the layout of the rule.
 Results = dict[str, Array]
+
+
+def unchecked(inputs: Inputs, settings: Any) -> None:
+    """Refuse nothing beside what shapes and ranges say."""
 
 
 class Setting(NamedTuple):
@@ -55,13 +62,26 @@ class Program(NamedTuple):
         rounding: op -> what rounds it beside the arithmetic: "touch" of computed gates, "store" of a
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
-        mistakes: readings that are wrong, beside those that every program may have.
+        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
+        listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
+            none for the order of the loop.
+        few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
+        mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
+            mistakes of a case.
+        others: (context) -> readings of settings that depend on one another, beside `settings`.
+        further: (context) -> mistakes that are tried last (IDENT-17).
         draw: (request, settings, generator) -> inputs where nothing grows.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
             None where that is zero.
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
         continued: (inputs, settings) -> parameters of the call that follows.
         cuts: (inputs, settings, token) -> whether a call may be cut before a token.
+        formulas: (hook) -> the context of the loop, where formulas make inputs of raw numbers, through
+            points that a reading may wrap; None without any.
+        raw: these numbers.
+        context: what the loop runs on, with questions of its own.
+        steps: (settings) -> steps of a token, each with a row of inputs.
+        step_ops: ops that each step computes.
     """
 
     name: str
@@ -70,13 +90,22 @@ class Program(NamedTuple):
     states: tuple[str, ...]
     matrices: tuple[str, ...]
     settings: tuple[Setting, ...]
-    loop: Callable[[Context, Hook], Results]
+    loop: Callable[[Any, Hook], Results]
     rounding: Mapping[str, Literal["touch", "store"]]
     clause: str
     draw: Callable[[Any, Any, Any], dict[str, Array]]
-    clauses: Mapping[str, str] = {}
-    mistakes: tuple[Reading, ...] = ()
+    clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
+    listing: tuple[str, ...] = ()
+    few: Callable[[Inputs], Inputs] | None = None
+    mistakes: tuple[Reading, ...] | Readings = ()
+    others: Readings = lambda context: ()
+    further: Readings = lambda context: ()
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
-    check: Callable[[Inputs, Any], None] = lambda x, settings: None
+    check: Callable[[Inputs, Any], None] = unchecked
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
+    formulas: Callable[[Hook], Context] | None = None
+    raw: tuple[str, ...] = ()
+    context: type[Context] = Context
+    steps: Callable[[Any], int] = lambda settings: 1
+    step_ops: tuple[str, ...] = ()

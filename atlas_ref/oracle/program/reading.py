@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.program.changes import Change
-from atlas_ref.oracle.program.context import Context
 from atlas_ref.types import Array
 
-#: What stands in the place of an op: (compute, *arguments) -> value.
+#: What stands in the place of an op: (op, *arguments) -> value, where `op` is a `hook.Op`.
 Wrap = Callable[..., Array]
 
 #: Results of a program from inputs.
 Compute = Callable[[dict[str, Any]], dict[str, Array]]
 
+#: A program that computes results by another one: (computation, context, inputs) -> results.
+Around = Callable[[Compute, Any, dict[str, Any]], dict[str, Array]]
 
-def always(context: Context) -> bool:
+
+def always(context: Any) -> bool:
     """A reading of every case."""
     return True
 
@@ -28,27 +30,42 @@ class Reading(NamedTuple):
         name: of the reading: a setting with its value, or the mistake.
         words: what follows on "as if"; "" for a setting.
         matters: (context) -> whether it can be made in a case.
-        ops: op -> what stands in its place. Beside ops, start/STATE is the first state where a
-            packed sequence starts, read/STATE the state that queries read, from it and the one
-            before, and out/NAME a result. A name without the number of a level is all of them.
-        inputs: what the inputs are changed into.
+        ops: op -> what stands in its place; beside ops, points of the loop and of its formulas that are
+            none of a trace (`hook.Hook.point`). A name without the number of a level is all of them.
+        inputs: what the inputs of the loop are changed into, behind the formulas that make some.
+        raw: what the inputs of the case are changed into, before these formulas.
         settings: settings with their values.
-        around: (computation, inputs) -> results, where a program computes more than once.
+        around: what the program does with a computation of the rule, which it may call more than
+            once, as for parts of its tokens.
         change, before: settings as `identify` states them, and those of the case; empty for a mistake.
         grad: it is in the backward pass, so that gradients alone show it.
+        backward: it is that of the backward pass alone: values are right.
         since: the version of the vectors that first has it as a mutant.
         whole: reads depend on tokens behind them, or on how many there are.
     """
 
     name: str
     words: str = ""
-    matters: Callable[[Context], bool] = always
+    matters: Callable[[Any], bool] = always
     ops: Mapping[str, Wrap] = {}
     inputs: Change | None = None
+    raw: Change | None = None
     settings: Mapping[str, Any] = {}
-    around: Callable[[Compute, dict[str, Any]], dict[str, Array]] | None = None
+    around: Around | None = None
     change: Mapping[str, Any] = {}
     before: Mapping[str, Any] = {}
     grad: bool = False
+    backward: bool = False
     since: str = "1.9.0"
     whole: bool = False
+
+
+def of_settings(changed: Mapping[str, Any], before: Mapping[str, Any]) -> Reading:
+    """The reading of settings with other values, beside those of the case."""
+    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
+    return Reading(
+        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
+        settings=changed,
+        change={f"parameters.{k}": v for k, v in changed.items()},
+        before={f"parameters.{k}": v for k, v in before.items()},
+    )

@@ -12,7 +12,7 @@ from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import ones, silenced
 from atlas_ref.oracle.program.context import Context, Inputs
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, by, same, within
 from atlas_ref.oracle.program.mistakes import has, is_scaled, of_before, scale_twice, square
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
@@ -130,12 +130,16 @@ def _draw(request: Any, settings: Any, generator: Any) -> dict[str, Array]:
     }
 
 
-def _alone(compute: Any, x: Array) -> Array:
-    return x
-
-
 def _of_channels(compute: Any, K: Array, w: Array, s: Array, k: Array) -> Array:
     return compute(ops.zeros_like(K), w, s, k) + w[..., None, :] * K
+
+
+def _late_of_keys(compute: Any, K: Array, w: Array, s: Array, k: Array) -> Array:
+    return w[..., :, None] * compute(K, ones(w), s, k)
+
+
+def _late_of_values(compute: Any, M: Array, w: Array, v: Array, s: Array) -> Array:
+    return w[..., None, :] * compute(M, ones(w), v, s)
 
 
 #: Mistakes of kernels beside those of every program (RECUR-14).
@@ -143,44 +147,44 @@ MISTAKES = (
     Reading(
         "K without decay",
         "keys of slots did not decay",
-        ops={"K": lambda compute, K, w, s, k: compute(K, ones(w), s, k)},
+        ops={"K": lambda op, K, w, s, k: op(K, ones(w), s, k)},
     ),
     Reading(
         "M without decay",
         "values of slots did not decay",
-        ops={"M": lambda compute, M, w, v, s: compute(M, ones(w), v, s)},
+        ops={"M": lambda op, M, w, v, s: op(M, ones(w), v, s)},
     ),
     Reading(
         "keys without s",
         "keys were written whole into every slot",
-        ops={"K": lambda compute, K, w, s, k: compute(K, w, ones(s), k)},
+        ops={"K": lambda op, K, w, s, k: op(K, w, ones(s), k)},
     ),
     Reading(
         "values without s",
         "values were written whole into every slot",
-        ops={"M": lambda compute, M, w, v, s: compute(M, w, v, ones(s))},
+        ops={"M": lambda op, M, w, v, s: op(M, w, v, ones(s))},
     ),
     Reading(
         "write of 1 - gate",
         "a token wrote 1 - exp of its log gate in place of in/s",
         ops={
-            "K": lambda compute, K, w, s, k: compute(K, w, 1.0 - w, k),
-            "M": lambda compute, M, w, v, s: compute(M, w, v, 1.0 - w),
+            "K": lambda op, K, w, s, k: op(K, w, 1.0 - w, k),
+            "M": lambda op, M, w, v, s: op(M, w, v, 1.0 - w),
         },
     ),
     Reading(
         "gate after write",
         "the gate came after the write",
         ops={
-            "K": lambda compute, K, w, s, k: w[..., :, None] * compute(K, ones(w), s, k),
-            "M": lambda compute, M, w, v, s: w[..., None, :] * compute(M, ones(w), v, s),
+            "K": within(_late_of_keys),
+            "M": within(_late_of_values),
         },
     ),
     Reading(
         "gate on key channels",
         "the gate of slots was on channels of keys",
         square("K"),
-        ops={"K": _of_channels},
+        ops={"K": within(_of_channels)},
     ),
     Reading(
         "gate when silent",
@@ -188,14 +192,14 @@ MISTAKES = (
         has("active"),
         inputs=silenced("in/s"),
     ),
-    Reading("no softmax", "reads had no softmax", ops={"powers": _alone, "weights": _alone}),
+    Reading("no softmax", "reads had no softmax", ops={"powers": by(same), "weights": by(same)}),
     Reading(
-        "weights not divided", "weights were not divided by their sum", ops={"weights": _alone}
+        "weights not divided", "weights were not divided by their sum", ops={"weights": by(same)}
     ),
     Reading(
         "sigmoid",
         "reads had a sigmoid in place of the softmax",
-        ops={"powers": lambda compute, x: 1.0 / (1.0 + ops.exp(-x)), "weights": _alone},
+        ops={"powers": by(lambda x: 1.0 / (1.0 + ops.exp(-x))), "weights": by(same)},
     ),
     scale_twice("scores", 1),
     Reading(
@@ -203,9 +207,7 @@ MISTAKES = (
         "the scale of a query was that of the number of slots",
         is_scaled,
         ops={
-            "scores": lambda compute, K, q: compute(
-                K, q * np.sqrt(K.shape[-1] / K.shape[-2]).astype(q.dtype)
-            )
+            "scores": lambda op, K, q: op(K, q * np.sqrt(K.shape[-1] / K.shape[-2]).astype(q.dtype))
         },
     ),
     Reading(

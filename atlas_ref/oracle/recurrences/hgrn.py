@@ -12,7 +12,7 @@ from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import ones, silenced
 from atlas_ref.oracle.program.context import Context, Inputs
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.mistakes import has, of_before
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
@@ -78,17 +78,17 @@ MISTAKES = (
     Reading(
         "gate after write",
         "the gate came after the write",
-        ops={"h": lambda compute, h, w, x: w * compute(h, ones(w), x)},
+        ops={"h": within(lambda compute, h, w, x: w * compute(h, ones(w), x))},
     ),
     Reading(
         "input times 1 - gate",
         "inputs were multiplied by one minus the gate",
-        ops={"h": lambda compute, h, w, x: compute(h, w, (1.0 - w) * x)},
+        ops={"h": lambda op, h, w, x: op(h, w, (1.0 - w) * x)},
     ),
     Reading(
         "input times gate",
         "inputs were multiplied by the gate in place of the state",
-        ops={"h": lambda compute, h, w, x: compute(h, ones(w), w * x)},
+        ops={"h": lambda op, h, w, x: op(h, ones(w), w * x)},
     ),
     Reading(
         "gate when silent",

@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.values import key_heads
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.program.changes import changed, early, late, ones, without
 from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.mistakes import scale_twice
 from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
 from atlas_ref.oracle.program.reading import Reading
@@ -101,7 +101,7 @@ def _holds(level: int, position: int) -> bool:
 def _loop(context: Context, hook: Hook) -> Results:
     """A binary counter of memories: a new token takes level 0, and what was there is carried on."""
     own, reads, position = context.settings, [], context.settings.position
-    M = first = context.label("M", _of_levels(context.first("M"), position), -1)
+    M = first = context.label(_of_levels(context.first("M"), position), ("M",), -1)
     for t in range(context.tokens):
         k, q, v, scales = context.rows(t, "k", "q", "v", "level_scales")
         position = own.position if context.starts(t) else position
@@ -199,10 +199,10 @@ def _first(name: str, M: Any, settings: Any) -> Any:
     return M * np.array(held, np.float64)[:, None, None] if any(held) else None
 
 
-def _carry(compute: Any, decayed: Array, carry: Array | None) -> Array:
+def _carry(op: Any, decayed: Array, carry: Array | None) -> Array:
     """What is below a level, without the level."""
     below = decayed[..., 0, :, :] if carry is None else carry
-    return compute(ops.zeros_like(decayed), below)
+    return op(ops.zeros_like(decayed), below)
 
 
 def _round_robin(context: Context) -> bool:
@@ -254,15 +254,13 @@ MISTAKES = (
         "levels below were lost when a level was joined with them",
         lambda context: context.settings.position + context.tokens > 3,
         ops={
-            "joined": lambda compute, decayed, carry: compute(
-                decayed, ops.zeros_like(decayed[..., 0, :, :])
-            )
+            "joined": lambda op, decayed, carry: op(decayed, ops.zeros_like(decayed[..., 0, :, :]))
         },
     ),
     Reading(
         "levels decayed twice",
         "levels that are joined decayed twice",
-        ops={"decayed": lambda compute, M, w: compute(compute(M, w), w)},
+        ops={"decayed": within(lambda compute, M, w: compute(compute(M, w), w))},
     ),
     Reading(
         "position ignored",

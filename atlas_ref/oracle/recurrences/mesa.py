@@ -12,7 +12,7 @@ from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import changed, ones, silenced
 from atlas_ref.oracle.program.context import Context, Inputs
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, by, within
 from atlas_ref.oracle.program.mistakes import has, of_before, scaled
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
@@ -140,12 +140,12 @@ def _first(name: str, x: Any, settings: Any) -> Any:
     return x @ x.swapaxes(-1, -2) if name == "G" else x
 
 
-def _of_diagonal(compute: Any, G: Array, ridge: Array, q: Array) -> Array:
+def _of_diagonal(G: Array, ridge: Array, q: Array) -> Array:
     diagonal = ops.sum(G * np.eye(G.shape[-1], dtype=plain(G).dtype), axis=-1)
     return q / (diagonal + ridge)
 
 
-def _one_step(compute: Any, G: Array, ridge: Array, q: Array) -> Array:
+def _one_step(G: Array, ridge: Array, q: Array) -> Array:
     """The first step of conjugate gradients from zero."""
     found = (G @ q[..., None])[..., 0] + ridge * q
     square_of_q, slope = (ops.sum(q * x, axis=-1, keepdims=True) for x in (q, found))
@@ -172,7 +172,7 @@ MISTAKES = (
         Reading(
             f"{name} without decay",
             f"{name} did not decay",
-            ops={name: lambda compute, x, w, *written: compute(x, ones(w), *written)},
+            ops={name: lambda op, x, w, *written: op(x, ones(w), *written)},
         )
         for name in "GM"
     ),
@@ -180,7 +180,7 @@ MISTAKES = (
         Reading(
             f"weight of {name} forgotten",
             f"in/weight was 1 in {name}",
-            ops={name: lambda compute, x, w, weight, *rows: compute(x, w, ones(weight), *rows)},
+            ops={name: lambda op, x, w, weight, *rows: op(x, w, ones(weight), *rows)},
         )
         for name in "GM"
     ),
@@ -191,7 +191,7 @@ MISTAKES = (
     Reading(
         "gate after write",
         "the gate came after the write",
-        ops={"G": _late_gate, "M": _late_gate},
+        ops=dict.fromkeys(("G", "M"), within(_late_gate)),
     ),
     Reading(
         "gate when silent",
@@ -202,12 +202,12 @@ MISTAKES = (
     Reading(
         "no ridge",
         "in/ridge was 0",
-        ops={"solved": lambda compute, G, ridge, q: compute(G, ops.zeros_like(ridge), q)},
+        ops={"solved": lambda op, G, ridge, q: op(G, ops.zeros_like(ridge), q)},
     ),
     Reading(
         "ridge twice",
         "in/ridge was added twice",
-        ops={"solved": lambda compute, G, ridge, q: compute(G, 2.0 * ridge, q)},
+        ops={"solved": lambda op, G, ridge, q: op(G, 2.0 * ridge, q)},
     ),
     Reading(
         "ridge of head 0",
@@ -218,25 +218,25 @@ MISTAKES = (
     Reading(
         "not solved",
         "reads were with the query as it is",
-        ops={"solved": lambda compute, G, ridge, q: q},
+        ops={"solved": by(lambda G, ridge, q: q)},
     ),
     Reading(
         "solved by the diagonal",
         "the system was its diagonal alone",
         _wide,
-        ops={"solved": _of_diagonal},
+        ops={"solved": by(_of_diagonal)},
     ),
     Reading(
         "one step of conjugate gradients",
         "the system was solved by one step of conjugate gradients",
         _wide,
-        ops={"solved": _one_step},
+        ops={"solved": by(_one_step)},
     ),
     Reading(
         "query scaled",
         "queries were multiplied by 1/sqrt(d_in)",
         _wide,
-        ops={"solved": lambda compute, G, ridge, q: compute(G, ridge, scaled(q))},
+        ops={"solved": lambda op, G, ridge, q: op(G, ridge, scaled(q))},
     ),
     Reading(
         "read before",

@@ -15,7 +15,7 @@ from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import changed, ones
 from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, by, same, within
 from atlas_ref.oracle.program.mistakes import of_before, scale_twice, several
 from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
 from atlas_ref.oracle.program.reading import Reading
@@ -241,22 +241,22 @@ def _of_norms(centred: Any = None, deviation: Any = None) -> dict[str, Any]:
     return {f"{of}{op}": x for of in ("", "read_") for op, x in found.items() if x is not None}
 
 
-def _by_own_steps(compute: Any, *arguments: Any) -> Array:
+def _by_own_steps(op: Any, *arguments: Any) -> Array:
     """Gradients that are each at the step size of their token."""
     *before, slopes, steps = arguments
     if not slopes:
-        return compute(*arguments)
+        return op(*arguments)
     scaled = tuple(step[..., None] * u for step, u in zip(steps, slopes, strict=True))
-    return compute(*before, scaled, (ones(steps[-1]),))
+    return op(*before, scaled, (ones(steps[-1]),))
 
 
-def _averaged(compute: Any, *arguments: Any) -> Array:
+def _averaged(op: Any, *arguments: Any) -> Array:
     *before, slopes, steps = arguments
-    return compute(*before, tuple(u / len(slopes) for u in slopes), steps)
+    return op(*before, tuple(u / len(slopes) for u in slopes), steps)
 
 
-def _by_first_step(compute: Any, *arguments: Any) -> Array:
-    return compute(*arguments[:-1], arguments[-1][:1])
+def _by_first_step(op: Any, *arguments: Any) -> Array:
+    return op(*arguments[:-1], arguments[-1][:1])
 
 
 def _without_ones(
@@ -267,9 +267,9 @@ def _without_ones(
 
 
 def _without_itself(
-    compute: Any, M: Array, bias: Array, q: Array, keys: Rows, slopes: Rows, steps: Rows
+    op: Any, M: Array, bias: Array, q: Array, keys: Rows, slopes: Rows, steps: Rows
 ) -> Array:
-    return compute(M, bias, q, keys[:-1], slopes[:-1], steps)
+    return op(M, bias, q, keys[:-1], slopes[:-1], steps)
 
 
 def _everywhere(wrap: Any) -> dict[str, Any]:
@@ -286,43 +286,39 @@ MISTAKES = (
     Reading(
         "eps outside the root",
         "the eps of a norm was added to the deviation",
-        ops=_of_norms(deviation=lambda compute, x, eps: compute(x, 0.0) + eps),
+        ops=_of_norms(deviation=within(lambda op, x, eps: op(x, 0.0) + eps)),
     ),
     Reading(
         "variance over width - 1",
         "variances were sums over the width minus one",
         lambda context: context.inputs["in/k"].shape[-1] > 1,
         ops=_of_norms(
-            deviation=lambda compute, x, eps: compute(
+            deviation=lambda op, x, eps: op(
                 x * np.sqrt(x.shape[-1] / (x.shape[-1] - 1)).astype(x.dtype), eps
             )
         ),
     ),
-    Reading(
-        "mean kept", "norms did not subtract the mean", ops=_of_norms(centred=lambda compute, z: z)
-    ),
+    Reading("mean kept", "norms did not subtract the mean", ops=_of_norms(centred=by(same))),
     Reading(
         "residual forgotten",
         "reads were their norm alone",
-        ops={"y": lambda compute, o, *rest: compute(ops.zeros_like(o), *rest)},
+        ops={"y": lambda op, o, *rest: op(ops.zeros_like(o), *rest)},
     ),
-    Reading("norm of reads forgotten", "reads had no norm", ops={"y": lambda compute, o, *rest: o}),
+    Reading("norm of reads forgotten", "reads had no norm", ops={"y": by(same)}),
     Reading(
         "target of values",
         "the target was the value alone",
-        ops={
-            "error": lambda compute, hat, v, k, *affine: compute(hat, v, ops.zeros_like(k), *affine)
-        },
+        ops={"error": lambda op, hat, v, k, *affine: op(hat, v, ops.zeros_like(k), *affine)},
     ),
     Reading(
         "gain left out of the gradient",
         "gradients did not go back through in/gain",
-        ops={"slope": lambda compute, e, hat, d, gain: compute(e, hat, d, ones(gain))},
+        ops={"slope": lambda op, e, hat, d, gain: op(e, hat, d, ones(gain))},
     ),
     Reading(
         "norm left out of the gradient",
         "gradients did not go back through the norm",
-        ops={"slope": lambda compute, e, hat, d, gain: e * gain},
+        ops={"slope": by(lambda e, hat, d, gain: e * gain)},
     ),
     Reading("gain forgotten", "in/gain was 1", inputs=changed("in/gain", ones)),
     Reading("shift forgotten", "in/shift was 0", inputs=changed("in/shift", ops.zeros_like)),
@@ -344,18 +340,16 @@ MISTAKES = (
         _joint,
         ops=_everywhere(_averaged),
     ),
-    Reading(
-        "bias not written", "the bias was never moved", ops={"bias": lambda compute, b, *rest: b}
-    ),
+    Reading("bias not written", "the bias was never moved", ops={"bias": by(same)}),
     Reading(
         "bias left out of reads in a mini-batch",
         "scores had no 1 of the bias",
-        ops={"read": _without_ones},
+        ops={"read": within(_without_ones)},
     ),
     Reading(
         "bias left out of the write",
         "gradients were taken without the bias",
-        ops={"found": lambda compute, M, bias, k: compute(M, ops.zeros_like(bias), k)},
+        ops={"found": lambda op, M, bias, k: op(M, ops.zeros_like(bias), k)},
     ),
     Reading(
         "read before",
@@ -365,7 +359,7 @@ MISTAKES = (
     Reading(
         "read of the mini-batch's start",
         "queries read the memory before their mini-batch",
-        ops={"read": lambda compute, M, bias, q, *rows: compute(M, bias, q, (), (), ())},
+        ops={"read": lambda op, M, bias, q, *rows: op(M, bias, q, (), (), ())},
     ),
     Reading(
         "last mini-batch not written",

@@ -15,15 +15,16 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.dplr import formulas, loop, masked, members, parameters, tensors
-from atlas_ref.oracle.dplr import ops as traced_ops
+from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.readings import listed, overflow, reading
+from atlas_ref.oracle.dplr.readings import overflow
 from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.program.derive import ops as traces
+from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import dplr, momentum_delta, normalised_reads, preconditioned_keys
 from atlas_ref.types import Array
@@ -209,11 +210,6 @@ def _turned(own: Parameters, M: Array) -> Array:
     return M if own.state_layout == "(d_out, d_in)" else M.swapaxes(-1, -2)
 
 
-def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    """The rule as a plain loop, which shares no code with it (TOL-3)."""
-    return loop.run(inputs, case, rounding)
-
-
 def clause(header: Any, name: str) -> str:
     """The clause about a result (DPLRCASE-5)."""
     return "DPLR-10" if name.startswith("grad/") else CLAUSES.get(name, "")
@@ -278,7 +274,7 @@ SUBJECT = Subject(
     cotangent="in/y_bar",
     clauses={"out": "DPLR-2", "grad": "DPLR-10", "trace_grad": "DPLR-10"},
     evaluate=_evaluate,
-    plain=_plain,
+    plain=program.run,
     draw=tensors.draw,
     draw_states=tensors.states,
     instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
@@ -299,19 +295,9 @@ SUBJECT = Subject(
     drawn=("gate", "log"),
     check_form=_check_form,
     search=READINGS,
-    searched=Searched(
-        settings=listed.settings,
-        departures=listed.mistakes,
-        further=listed.further,
-        overflow=overflow.words,
-        presets=listed.presets,
-        run=reading.run,
-        keeps=listed.keeps,
-        named={},
-        word="dplr",
-    ),
+    searched=searched(program.stated, "dplr", overflow.words),
     tried_forms=tuple(forms.FORMS),
-    traced=Traced(ops=traced_ops.listed, run=traced_ops.run, tokens=traced_ops.tokens),
+    traced=traces.traced(program.stated, lambda case: "in/q"),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

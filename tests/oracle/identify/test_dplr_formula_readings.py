@@ -11,9 +11,12 @@ import pytest
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import formulas, parameters
-from atlas_ref.oracle.dplr.readings import listed, of_formulas
+from atlas_ref.oracle.dplr.program import stated
+from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.support.close import ANALYTIC, assert_close, relative_error
 from tests.truth import dplr_mistakes, gate_formula_loops
 
@@ -78,7 +81,7 @@ def planted(case: Any, mistake: str = "", **tensors: Any) -> dict[str, Any]:
 OWN = {
     each.name
     for case in CASES.values()
-    for at in [listed.read(case, case.inputs, ())]
+    for at in [seen(stated, case)]
     for each in (*of_formulas.mistakes(at), *of_formulas.held(at))
 }
 
@@ -99,19 +102,19 @@ def shows(case: Any, mistake: str) -> bool:
 MISTAKES = [
     (name, each)
     for name, case in CASES.items()
-    for each in listed.mistakes(case)
+    for each in SUBJECT.searched.departures(case)
     if each.name in OWN and not each.grad and shows(case, each.name)
 ]
 SETTINGS = [
     (name, each)
     for name, case in CASES.items()
-    for each in listed.settings(case)
+    for each in SUBJECT.searched.settings(case)
     if any("_formula" in key or "gate_" in key for key in each.change)
 ]
 HELD = [
     (name, each.name)
     for name, case in CASES.items()
-    for each in listed.mistakes(case)
+    for each in SUBJECT.searched.departures(case)
     if each.name in OWN and each.grad
 ]
 
@@ -130,8 +133,8 @@ def test_own_results_match_the_case(name: str) -> None:
 @pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
 def test_every_other_formula_and_setting_is_found(name: str, each: Any) -> None:
     case, header = CASES[name], CASES[name].header.plain()
-    header["parameters"] = {**header["parameters"], **each.parameters}
-    dtype = "float64" if "gate_threshold" in each.parameters else "float32"
+    header["parameters"] = {**header["parameters"], **each.settings}
+    dtype = "float64" if "gate_threshold" in each.settings else "float32"
     stated = make(header, case.inputs)
     ours = {n: x for n, x in evaluate(stated, dtype=dtype).tensors.items() if n[:4] == "out/"}
     answer = identify(case, ours)
@@ -193,7 +196,7 @@ def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name: str
 @pytest.mark.parametrize(("name", "mistake"), HELD)
 def test_a_gradient_that_a_tensor_does_not_get_is_named(name: str, mistake: str) -> None:
     case = CASES[name]
-    (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
+    (each,) = [one for one in SUBJECT.searched.departures(case) if one.name == mistake]
     slopes = {n: x.astype(np.float32) for n, x in gradients(case, mistake).items()}
     answer = identify(case, results(case) | slopes, depth=1)
     assert each.words in [one.words for one in answer.departures], answer

@@ -10,7 +10,6 @@ import pytest
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.dplr.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.early import first_wrong
@@ -22,6 +21,7 @@ from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.report.nearest import Nearest
 from atlas_ref.oracle.report.report import Run
+from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.oracle.identify.test_dplr_readings import CASES, planted
 
 SEARCHED = SUBJECTS["dplr"].searched
@@ -439,7 +439,7 @@ def test_every_mistake_of_the_list_computes_a_case_of_every_kind(name):
     """None raises, none changes a shape, and one of the backward pass leaves values as they are."""
     case = CASES[name]
     right = evaluate(case, grad=True).tensors
-    for each in listed.further(case):
+    for each in SUBJECT.searched.further(case):
         found = ensemble.exact(case, grad=each.grad, plain=_plain(each))
         for result, value in found.items():
             assert np.shape(value) == np.shape(right[result]), (each.name, result)
@@ -450,7 +450,7 @@ def test_every_mistake_of_the_list_computes_a_case_of_every_kind(name):
 
 
 def _plain(each: Any) -> ensemble.Plain:
-    return lambda inputs, case, rounding: SEARCHED.run(inputs, case, rounding, (each,))
+    return lambda inputs, case, rounding: SUBJECT.searched.run(inputs, case, rounding, (each,))
 
 
 @pytest.mark.clause("DPLRCASE-25")
@@ -458,7 +458,7 @@ def test_a_key_of_a_momentum_without_a_gradient_of_its_write_has_none():
     """The error reads with in/erase_key, so that a key is in the write alone."""
     header = {**CASES["moved"].header.plain(), "parameters": {"member": "momentum_delta"}}
     case = make(header, CASES["moved"].inputs)
-    (each,) = [one for one in listed.further(case) if one.name == "key of write held"]
+    (each,) = [one for one in SUBJECT.searched.further(case) if one.name == "key of write held"]
     own = ensemble.exact(case, grad=True)
     held = ensemble.exact(case, grad=True, plain=_plain(each))
     assert np.any(own["grad/k"])
@@ -485,7 +485,7 @@ def test_the_first_wrong_token_rules_most_mistakes_out():
     start = first_wrong(Judge(KDA, observed(KDA, moved, None), SEARCHED), Node("", (), 0))
     assert start is not None
     assert start.value.shape[-2] == 9
-    left = [each.name for each in listed.further(KDA) if start.explained((each,))]
+    left = [each.name for each in SUBJECT.searched.further(KDA) if start.explained((each,))]
     assert "in/retain from token 8 on was that of the head before" in left
     assert "in/retain was that of the head before" not in left
     assert len(left) < 40

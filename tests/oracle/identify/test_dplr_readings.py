@@ -9,10 +9,10 @@ from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import parameters
-from atlas_ref.oracle.dplr.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.support.close import ANALYTIC, assert_close, relative_error
 from tests.truth import dplr_mistakes, family_loops
 
@@ -111,10 +111,12 @@ def shows(case, mistake):
 MISTAKES = [
     (name, each)
     for name, case in CASES.items()
-    for each in listed.mistakes(case)
+    for each in SUBJECT.searched.departures(case)
     if not each.grad and shows(case, each.name)
 ]
-SETTINGS = [(name, each) for name, case in CASES.items() for each in listed.settings(case)]
+SETTINGS = [
+    (name, each) for name, case in CASES.items() for each in SUBJECT.searched.settings(case)
+]
 
 
 @pytest.mark.clause("DPLRCASE-9")
@@ -129,7 +131,7 @@ def test_own_results_match_the_case(name):
 def test_every_other_setting_is_found(name, each):
     case = CASES[name]
     header = case.header.plain()
-    header["parameters"] = {**header.get("parameters", {}), **each.parameters}
+    header["parameters"] = {**header.get("parameters", {}), **each.settings}
     stated = make(header, case.inputs)
     ours = {n: x for n, x in evaluate(stated).tensors.items() if n.startswith("out/")}
     answer = identify(case, ours)
@@ -153,8 +155,13 @@ def test_every_mistake_is_named(name, each):
 
 @pytest.mark.clause("DPLRCASE-10")
 def test_every_mistake_of_the_list_is_shown_by_some_case():
-    every = {each.name for case in CASES.values() for each in listed.mistakes(case)}
-    graded = {each.name for case in CASES.values() for each in listed.mistakes(case) if each.grad}
+    every = {each.name for case in CASES.values() for each in SUBJECT.searched.departures(case)}
+    graded = {
+        each.name
+        for case in CASES.values()
+        for each in SUBJECT.searched.departures(case)
+        if each.grad
+    }
     assert every - graded == {each.name for _, each in MISTAKES}
     assert graded == {name for _, name in HELD}
 
@@ -247,7 +254,7 @@ def test_complex_steps_without_a_mistake_are_the_gradients_of_the_rule(name):
 @pytest.mark.parametrize(("name", "mistake"), HELD)
 def test_a_part_of_the_backward_that_is_held_fixed_is_named(name, mistake):
     case = CASES[name]
-    (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
+    (each,) = [one for one in SUBJECT.searched.departures(case) if one.name == mistake]
     slopes = {n: x.astype(np.float32) for n, x in gradients(case, mistake).items()}
     answer = identify(case, results(case) | slopes, depth=1)
     assert each.words in [one.words for one in answer.departures], answer
@@ -256,7 +263,7 @@ def test_a_part_of_the_backward_that_is_held_fixed_is_named(name, mistake):
 @pytest.mark.clause("DPLRCASE-9", "IDENT-8")
 def test_a_deciding_case_separates_two_readings():
     case = CASES["comba"]
-    member = listed.settings(case)[0]
+    member = SUBJECT.searched.settings(case)[0]
     trial = deciding_case(case, [(), (member,)])
     assert trial is not None
     assert trial.header.parameters == case.header.parameters

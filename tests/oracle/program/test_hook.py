@@ -15,16 +15,17 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.axes import axes
-from atlas_ref.oracle.program.derive.ops import exact, graph
+from atlas_ref.oracle.program.derive.ops import graph
 from atlas_ref.oracle.program.derive.readings import others, searched
 from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
-from atlas_ref.oracle.program.hook import Hook
+from atlas_ref.oracle.program.hook import Hook, behind, by, hook_of, same, within
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.program.run import context_of, run
+from atlas_ref.oracle.program.run import context_of, exact, run
 from atlas_ref.oracle.recurrences.parameters import parsed
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep import split
+from tape import ops, value_and_grad
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.recurrence_cases import EVERY, case
 
@@ -52,7 +53,7 @@ def _loop(context: Context, hook: Hook) -> Results:
         writes = context.writes(t)
         total = hook("s", t, _added, total, x, power) if writes else hook.keep("s", t, total)
         reads.append(hook("y", t, lambda s: 2.0 * s, hook.read("s", total)))
-    return {"y": np.stack(reads, axis=-2), "s": total}
+    return {"y": ops.stack(reads, axis=-2), "s": total}
 
 
 def _shapes(inputs: Mapping[str, Any], settings: Any) -> dict[str, tuple[int, ...]]:
@@ -116,10 +117,10 @@ def test_the_hook_applies_readings_then_rounds_and_a_trace_sees_the_result() -> 
 
     kept = Rounding(PLAIN, lambda x: x, lambda x: x, np.floor)
     halved = Reading(
-        "halved", "it were halved", ops={"s": lambda compute, *given: compute(*given) / 2}
+        "halved", "it were halved", ops={"s": within(lambda compute, *given: compute(*given) / 2)}
     )
-    late = Reading("late", "late", ops={"read/s": lambda compute, after, before: before})
-    last = Reading("last", "last", ops={"out/s": lambda compute, after, before: before})
+    late = Reading("late", "late", ops={"read/s": lambda op, after, before: before})
+    last = Reading("last", "last", ops={"out/s": lambda op, after, before: before})
     found = run(SUM, Settings(), {**X, **MASKS}, kept, (halved, late, last), take=take)
     s, before = X["in/s0"], []
     for t in range(4):
@@ -129,15 +130,131 @@ def test_the_hook_applies_readings_then_rounds_and_a_trace_sees_the_result() -> 
         assert np.array_equal(seen["s"][t], s)
         assert np.array_equal(seen["y"][t], 2.0 * before[-1])
     assert np.array_equal(found["out/s"], before[-1])
-    zero = Reading("zero", "zero", ops={"start/s": lambda compute, first, before: 0.0 * first})
+    zero = Reading("zero", "zero", ops={"start/s": lambda op, first, before: 0.0 * first})
     assert np.array_equal(
         run(SUM, Settings(), {**X, **MASKS}, kept, (zero,))["out/s"], X["in/x"][:, 3]
     )
     twice = Reading(
-        "around", "it ran twice", around=lambda compute, x: {"out/y": 2 * compute(x)["out/y"]}
+        "around",
+        "it ran twice",
+        around=lambda compute, context, x: {"out/y": 2 * compute(x)["out/y"]},
     )
     whole = run(SUM, Settings(), X, exact(PLAIN))
     assert np.array_equal(run(SUM, Settings(), X, kept, (twice,))["out/y"], 2 * whole["out/y"])
+
+
+@pytest.mark.clause("PROG-2", "PROG-4")
+def test_what_an_op_is_called_with_is_traced_and_a_change_of_its_value_is_not() -> None:
+    seen: dict[str, list[Any]] = {}
+
+    def take(op: str, t: int, compute: Any, *arguments: Any) -> Any:
+        seen.setdefault(op, []).append(compute(*arguments))
+        return seen[op][-1]
+
+    twice = {"s": lambda op, s, x, power: op(s, 2.0 * x, power)}
+    other = {"s": by(lambda s, x, power: s - x)}
+    behind_it = {"s": behind(lambda s: 10.0 * s)}
+    one = {"in/x": X["in/x"][:, :1]}
+    for wraps, traced, goes_on in ((twice, 2.0, 2.0), (other, -1.0, -1.0), (behind_it, 1.0, 10.0)):
+        seen.clear()
+        found = run(SUM, Settings(), one, exact(PLAIN), (Reading("", ops=wraps),), take=take)
+        assert np.array_equal(seen["s"][0], traced * one["in/x"][:, 0])
+        assert np.array_equal(found["out/s"], goes_on * one["in/x"][:, 0])
+
+
+@pytest.mark.clause("PROG-4")
+def test_a_reading_of_the_backward_pass_alone_leaves_values_as_they_are() -> None:
+    doubled = Reading("doubled", inputs=lambda x: {**x, "in/x": 2.0 * x["in/x"]}, backward=True)
+    wrong = doubled._replace(backward=False)
+    for readings, value, slope in (((doubled,), 1.0, 2.0), ((wrong,), 2.0, 2.0), ((), 1.0, 1.0)):
+
+        def total(x: Any, readings: Any = readings) -> Any:
+            return ops.sum(run(SUM, Settings(), {"in/x": x}, exact(PLAIN), readings)["out/s"])
+
+        found, got = value_and_grad(total)(X["in/x"])
+        assert_close("value", found, value * X["in/x"].sum(), ANALYTIC)
+        assert np.array_equal(got, np.full_like(X["in/x"], slope))
+
+
+def _in_steps(context: Context, hook: Hook) -> Results:
+    """A running sum whose tokens have two rows each, kept in rows that a mask names."""
+    s, reads = context.first("s"), []
+    for t in range(context.tokens):
+        for j in (2 * t, 2 * t + 1):
+            s = hook.write("s", j, s, lambda s, x: s + x, s, context.row(j, "x"))
+        reads.append(hook("y", t, same, s))
+    return {"y": ops.stack(reads, axis=-2), "s": s}
+
+
+def _raw(hook: Hook) -> Context:
+    """x is the square of a raw number."""
+    context: Context = hook.context
+    x = hook.point("formula/square", 0, np.square, context.inputs["in/root"])
+    return context._replace(inputs={**context.inputs, "in/x": x}, sources={"in/x": ("in/root",)})
+
+
+STEPS = SUM._replace(
+    loop=_in_steps,
+    shapes=lambda x, settings: {"y": (2, 2, 3), "s": (2, 3)},
+    formulas=_raw,
+    raw=("in/root",),
+    steps=lambda settings: 2,
+    step_ops=("s",),
+)
+
+
+@pytest.mark.clause("PROG-2", "PROG-3")
+def test_steps_rows_of_a_mask_and_formulas_before_the_loop() -> None:
+    rows = {"in/active": np.array([[1, 0], [1, 1]], np.uint8)}
+    x = {**X, "in/root": X["in/x"], **rows}
+    found = graph(STEPS, Settings(), Case(x))
+    assert found.ordered() == ["step0/s", "step1/s", "y"]
+    assert found.sources("step0/s") == ("step1/s[t-1]", "in/root")
+    assert found.sources("step1/s") == ("step0/s", "in/root")
+    assert found.sources("y") == ("step1/s",)
+    square = X["in/x"] ** 2
+    whole = run(STEPS, Settings(), x, exact(PLAIN))
+    want = 1.0 + square.sum(axis=-2)
+    want[0] -= square[0, 2:].sum(axis=-2)  # its second token is masked in the first row alone
+    assert_close("s", whole["out/s"], want, ANALYTIC)
+    cube = Reading("cube", ops={"formula/square": by(lambda x: x**3)})
+    raw = Reading("raw", raw=lambda x: {**x, "in/root": 3.0 * x["in/root"]})
+    late = Reading("late", inputs=lambda x: {**x, "in/x": 3.0 * x["in/x"]})
+    for each, factor in ((raw, 9.0), (late, 3.0)):
+        got = run(STEPS, Settings(), x, exact(PLAIN), (each,))["out/s"]
+        assert_close(each.name, got, 1.0 + factor * (want - 1.0), ANALYTIC)
+    got = run(STEPS, Settings(), x, exact(PLAIN), (cube,))["out/s"][1]
+    assert_close("cube", got, 1.0 + (X["in/x"][1] ** 3).sum(axis=-2), ANALYTIC)
+
+
+@pytest.mark.clause("PROG-2")
+def test_a_state_in_steps_is_rounded_behind_the_last_one_also_where_nothing_is_written() -> None:
+    kept = Rounding(PLAIN, lambda x: x, lambda x: x, np.floor)
+    x = {**X, "in/s0": X["in/s0"] + 0.25, "in/root": np.full((2, 4, 3), np.sqrt(0.75))}
+    found = run(STEPS, Settings(), x, kept)["out/y"]
+    assert_close("y", found, np.array([2.0, 3.0])[:, None] * np.ones((2, 2, 3)), ANALYTIC)
+    silent = run(STEPS, Settings(), {**x, "in/active": np.zeros(2, np.uint8)}, kept)["out/y"]
+    assert_close("y", silent, np.ones((2, 2, 3)), ANALYTIC)
+
+
+@pytest.mark.clause("PROG-2")
+def test_an_op_once_more_apart_from_the_trace_leaves_no_mark() -> None:
+    traced: list[str] = []
+
+    def take(op: str, t: int, compute: Any, *arguments: Any) -> Any:
+        traced.append(op)
+        return compute(*arguments)
+
+    context = context_of(SUM, Settings(), {**X, "in/active": np.zeros(4, np.uint8)}, exact(PLAIN))
+    wraps = Reading("", ops={"s": lambda op, s, x: op(s, 2.0 * x)})
+    hook = hook_of(context, {}, (wraps,), take)
+    s, x = X["in/s0"], X["in/x"][:, 0]
+    hook.start("s", 0, s, s)
+    assert hook.write("s", 0, s, np.add, s, x) is s
+    values = dict(hook.values)
+    assert np.array_equal(hook.alone().write("s", 0, s, np.add, s, x), s + 2.0 * x)
+    assert (traced, hook.values) == (["s"], values)
+    assert hook.result("s", s) is s
 
 
 @pytest.mark.clause("PROG-3")

@@ -155,6 +155,19 @@ def test_a_mistake_is_found_in_its_ops_and_named(member: str, name: str, ops: se
     assert any(mistake.words in each.nearest for each in findings), findings
 
 
+@pytest.mark.clause("PROG-5", "RECUR-15", "REPLAY-16")
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("member", "kind"), EVERY)
+def test_readings_whose_ops_have_other_tokens_are_no_fault(member: str, kind: str) -> None:
+    """Another mini-batch, or no mask, has an op at tokens where the case has none."""
+    of = case(member, kind)
+    found = trace(of)
+    found["trace/y"] = 1.001 * found["trace/y"]
+    wrong = [each for each in replay(of, found) if each.verdict != "PASS"]
+    assert [each.op for each in wrong] == ["y"]
+    assert "fault" not in wrong[0].nearest
+
+
 @pytest.mark.clause("RECUR-15", "REPLAY-10")
 def test_an_op_of_another_member_is_refused() -> None:
     of = case("hgrn", "long")

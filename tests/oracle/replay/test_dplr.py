@@ -10,12 +10,16 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.dplr import ops, parameters
-from atlas_ref.oracle.dplr.loop import results
-from atlas_ref.oracle.dplr.readings import listed, reading
+from atlas_ref.oracle.dplr import parameters
+from atlas_ref.oracle.dplr.program import PROGRAM
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program.derive.ops import Graph
+from atlas_ref.oracle.program.run import exact, run
 from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.replay.sequence import traced_of
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.support.close import ANALYTIC, assert_close
 from tests.support.dplr_cases import of_case
 from tests.support.replayed import assert_first_wrong, assert_listed
@@ -93,13 +97,13 @@ CASES = {
     "plain": made("kda", parameters={"state_layout": "(d_in, d_out)"}, events=False, start=False),
 }
 NUDGED = ("rule", "product", "normalised", "momentum")
-OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
+OPS = [(name, op) for name in CASES for op, _, _ in traced_of(CASES[name]).ops(CASES[name])]
 
 
 def turned(case: Any, op: str, value: Any) -> Any:
     """A matrix from the layout of the case to (d_out, d_in), or back."""
     layout = parameters.parsed(case.header).state_layout
-    matrix = op.rpartition("/")[2] in ops.MATRICES and layout == "(d_in, d_out)"
+    matrix = op.rpartition("/")[2] in PROGRAM.matrices and layout == "(d_in, d_out)"
     return value.swapaxes(-1, -2) if matrix else value
 
 
@@ -136,7 +140,7 @@ def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
 def test_a_case_without_an_active_token_has_the_memory_and_reads_alone() -> None:
     case = CASES["kda"]
     silent = make(case.header.plain(), {**case.inputs, "in/active": np.zeros(5, np.uint8)})
-    assert [op for op, _, _ in ops.listed(silent)] == ["k", "gate", "M", "y"]
+    assert [op for op, _, _ in traced_of(silent).ops(silent)] == ["k", "gate", "M", "y"]
     M = trace(silent)["trace/M"]
     assert np.array_equal(M, np.repeat(case.inputs["in/M0"][:, None], 5, axis=1))
 
@@ -158,18 +162,23 @@ def test_where_no_token_is_active_nothing_of_a_write_is_an_input(
     x = {**CASES[name].inputs, "in/active": np.zeros(5, np.uint8)}
     header = CASES[name].header.plain()
     header["parameters"] = {**header["parameters"], "masked_read": "memory"}
-    assert {each: sources for each, sources, _ in ops.listed(make(header, x))}[op] == inputs
+    case = make(header, x)
+    found = {each: sources for each, sources, _ in traced_of(case).ops(case)}
+    assert found[op] == inputs
 
 
 @pytest.mark.clause("DPLRCASE-11", "REPLAY-2")
 def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
     """A mistake of the loop, which takes another key, is another input of the op that reads it."""
-    graph, case = ops.Graph(), CASES["comba"]
-    context = reading.read(case, case.inputs, ())._replace(label=graph.label)
-    (mistake,) = [each for each in listed.mistakes(case) if each.name == "erase of key"]
-    results(context, {op: [wrap] for op, wrap in mistake.ops.items()}, graph.take)
+    graph, case = Graph(), CASES["comba"]
+    settings, rounding = parameters.parsed(case.header), exact(PLAIN)
+    found = [each for each in SUBJECT.searched.departures(case) if each.name == "erase of key"]
+    hooks = {"take": graph.take, "label": graph.label}
+    run(PROGRAM, settings, case.inputs, rounding, found, **hooks)
     assert graph.sources("erase_read") == ("in/k",)
-    assert {op: given for op, given, _ in ops.listed(case)}["erase_read"] == ("in/erase_key",)
+    assert {op: given for op, given, _ in traced_of(case).ops(case)}["erase_read"] == (
+        "in/erase_key",
+    )
 
 
 @pytest.mark.clause("DPLRCASE-12", "REPLAY-12", "REPLAY-23")

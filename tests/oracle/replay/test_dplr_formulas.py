@@ -10,7 +10,8 @@ import pytest
 
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.dplr import formulas, ops, parameters
+from atlas_ref.oracle.dplr import formulas, parameters
+from atlas_ref.oracle.dplr.program import PROGRAM
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
@@ -69,7 +70,7 @@ def of_case(case: Any, mistake: str = "", kind: Any = float) -> tuple[dict[str, 
 def turned(case: Any, op: str, value: Any) -> Any:
     """A matrix from the layout of the case to (d_out, d_in), or back."""
     layout = parameters.parsed(case.header).state_layout
-    matrix = op in ops.MATRICES and layout == "(d_in, d_out)"
+    matrix = op in PROGRAM.matrices and layout == "(d_in, d_out)"
     return value.swapaxes(-1, -2) if matrix else value
 
 

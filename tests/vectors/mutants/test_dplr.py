@@ -7,13 +7,13 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.dplr import parameters
-from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.sweep.split import in_two, joined, places
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.dplr_targets import DPLR, NAMES

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
 
 from atlas_ref.oracle.dplr import formulas, tensors
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Order, Parameters
 from atlas_ref.oracle.dplr.readings import of_formulas
-from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.program.reading import Reading, of_settings
 
 #: Values of eps in the norm of a key or query, those of public code among them.
 EPS = (1e-15, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -26,29 +26,20 @@ MASKED = Parameters.model_fields["masked_read"].annotation
 LAYOUTS = ("(d_out, d_in)", "(d_in, d_out)")
 
 
-def settings(context: Context) -> Iterator[Reading]:
+def settings(context: DplrContext) -> Iterator[Reading]:
     """Every other value of every setting, each function once (DPLRCASE-9).
 
     A member stands for the settings that it brings along; in a case without a member the
     settings stand for themselves.
     """
-    seen, names = {_function(context.params, context)}, list(_parameters(context))
-    parts = [_members(context), names] if context.params.member else [names, _members(context)]
+    seen, names = {_function(context.settings, context)}, list(_parameters(context))
+    parts = [_members(context), names] if context.settings.member else [names, _members(context)]
     for each in (one for part in parts for one in part):
-        other = context.params.replaced(**each)
+        other = context.settings.replaced(**each)
         if (key := _function(other, context)) not in seen:
             seen.add(key)
-            yield _reading(context.params, each)
-
-
-def _reading(params: Parameters, changed: Mapping[str, Any]) -> Reading:
-    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
-    return Reading(
-        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
-        change={f"parameters.{k}": v for k, v in changed.items()},
-        before={f"parameters.{k}": _in_force(params, k) for k in changed},
-        parameters=changed,
-    )
+            before = {name: _in_force(context.settings, name) for name in each}
+            yield of_settings(each, before)
 
 
 def _in_force(params: Parameters, name: str) -> Any:
@@ -57,55 +48,55 @@ def _in_force(params: Parameters, name: str) -> Any:
     return {"decay": params.order, "query_scale": params.scale}.get(name, getattr(params, name))
 
 
-def _parameters(context: Context) -> Iterator[dict[str, Any]]:
+def _parameters(context: DplrContext) -> Iterator[dict[str, Any]]:
     """One parameter with another value, where it can matter."""
     yield from of_formulas.settings(context)
     if context.erases and context.gated:
         yield from ({"decay": value} for value in get_args(Order))
-    scaled = context.params.of.second != "z"  # the length of a query cancels in a normalised read
+    scaled = context.settings.of.second != "z"  # the length of a query cancels in a normalised read
     yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)") if scaled)
     for name in ("q_norm", "k_norm") if scaled else ("k_norm",):
         yield from ({name: value} for value in ("none", "l2"))
     if (
-        "l2" in (context.params.norm("in/q"), context.params.norm("in/k"))
-        and not context.params.of.floor
+        "l2" in (context.settings.norm("in/q"), context.settings.norm("in/k"))
+        and not context.settings.of.floor
     ):
         yield from ({"norm_eps": value} for value in EPS)
     if _masks(context):
         yield from ({"masked_read": value} for value in get_args(MASKED))
-    if context.params.ordered(context.tensors):
+    if context.settings.ordered(context.inputs):
         yield from ({"group_order": value} for value in get_args(ORDERS))
-    if context.square or "in/M0" not in context.tensors:  # the given memory has one layout alone
+    if context.square or "in/M0" not in context.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
 
 
-def _masks(context: Context) -> bool:
+def _masks(context: DplrContext) -> bool:
     """Whether some token is masked, so that its read matters (DPLRCASE-28)."""
-    return "in/active" in context.tensors and not np.all(context.tensors["in/active"])
+    return "in/active" in context.inputs and not np.all(context.inputs["in/active"])
 
 
-def _members(context: Context) -> Iterator[dict[str, Any]]:
+def _members(context: DplrContext) -> Iterator[dict[str, Any]]:
     """Members that have the tensors of the case, of the same shapes."""
-    given = {name for name in context.tensors if name.startswith("in/")}
+    given = {name for name in context.inputs if name.startswith("in/")}
     for name in MEMBERS:
-        other = formulas.without(context.params.replaced(member=name))
+        other = formulas.without(context.settings.replaced(member=name))
         needed, free = tensors.names(other)
         if needed <= given <= needed | free:
-            shapes = tensors.shapes(other, context.tensors)
-            if all(tuple(context.tensors[each].shape) in shapes[each] for each in given):
+            shapes = tensors.shapes(other, context.inputs)
+            if all(tuple(context.inputs[each].shape) in shapes[each] for each in given):
                 yield {"member": name}
 
 
-def _function(params: Parameters, context: Context) -> tuple[Any, ...]:
+def _function(params: Parameters, context: DplrContext) -> tuple[Any, ...]:
     """What decides the results: two settings of one function have the same."""
     of, norms = params.of, (params.norm("in/q"), params.norm("in/k"))
     length = (norms[0], params.scale) if of.second != "z" else ()
     gate = of.gated if of.gated == "heads" else bool(context.gate)
-    given = "in/erase_read" in context.tensors or of.erase not in ("none", "given")
+    given = "in/erase_read" in context.inputs or of.erase not in ("none", "given")
     erase = (of.erase, of.read) if given else None
     order = params.order if given and gate else None
     eps = (of.floor or params.norm_eps) if "l2" in norms else None
     made = of_formulas.function(params, context)
-    heads = params.group_order if context.params.ordered(context.tensors) else ""
+    heads = params.group_order if context.settings.ordered(context.inputs) else ""
     events = (heads, params.masked_read if _masks(context) else "")
     return (order, length, norms[1], eps, params.state_layout, gate, erase, of.second, made, events)

@@ -6,57 +6,60 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
+from atlas_ref.oracle.dplr.members import RATES
 from atlas_ref.oracle.dplr.readings import of_formulas, wraps
-from atlas_ref.oracle.dplr.readings.reading import RATES, Reading
 from atlas_ref.oracle.program import changes
+from atlas_ref.oracle.program.reading import Reading
 from tape import ops
 
 
-def held(context: Context) -> Iterator[Reading]:
+def held(context: DplrContext) -> Iterator[Reading]:
     """Readings in which a part of the backward pass is a constant."""
     if name := context.gate:
         yield _held("gate", "no gradient went through the gate")
         if (
-            context.params.gate_formula is None
+            context.settings.gate_formula is None
             and name == "in/log_retain"
-            and np.isfinite(context.tensors[name]).all()
+            and np.isfinite(context.inputs[name]).all()
         ):
             words = "the gradient of in/log_retain was that of the gate"
             yield _held("log", words)
     if context.erases:
         yield _held("erase", "no gradient went through what the erase found")
         yield _held("erase_read", "no gradient went to what the erase read with")
-    if "l2" in (context.params.norm("in/q"), context.params.norm("in/k")):
+    if "l2" in (context.settings.norm("in/q"), context.settings.norm("in/k")):
         yield _held("norm", "the length in the norm of keys and queries was a constant")
     if context.tokens > 1:
         yield _held("memory", "no gradient went from a token to the memory before it")
-    if context.params.of.second == "z":
+    if context.settings.of.second == "z":
         yield _held("normaliser", "no gradient went through what reads are divided by")
-    if context.params.of.second == "S" and context.tokens > 1:
+    if context.settings.of.second == "S" and context.tokens > 1:
         yield _held("momentum", "no gradient went from a token to the momentum before it")
-    if context.params.of.second == "A":
+    if context.settings.of.second == "A":
         yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
-    if context.params.groups > 1:
+    if context.settings.groups > 1:
         yield _held("heads", "keys and queries had the gradient of the first value head of a group")
     yield from _of_dropped(context)
 
 
-def _of_dropped(context: Context) -> Iterator[Reading]:
+def _of_dropped(context: DplrContext) -> Iterator[Reading]:
     """Gradients that a tensor does not get, or that do not end where they should."""
-    kind = context.params.of.erase
+    kind = context.settings.of.erase
     names = ("alpha", "beta") if kind == "alpha" else RATES.get(kind, ())
     yield from of_formulas.held(context)
     for name in (*names, "erase_scale", "bonus", "M0"):
-        if f"in/{name}" in context.tensors and not (name == "beta" and context.params.beta_formula):
+        if f"in/{name}" in context.inputs and not (
+            name == "beta" and context.settings.beta_formula
+        ):
             change = changes.changed(f"in/{name}", ops.stop_gradient)
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)
-    if "in/M_bar" in context.tensors:
+    if "in/M_bar" in context.inputs:
         yield _held("last", "no gradient came from out/M")
-    if "in/reset" in context.tensors:
+    if "in/reset" in context.inputs:
         yield _held("reset", "gradients went through a reset to the tokens before it")
-    if context.params.scale != 1 and context.params.of.second != "z":
+    if context.settings.scale != 1 and context.settings.of.second != "z":
         yield _held("scale", "the gradient of in/q lacked the scale")
 
 

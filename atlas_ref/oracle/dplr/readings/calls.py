@@ -12,16 +12,25 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import tensors
-from atlas_ref.oracle.dplr.context import GATES, Context
+from atlas_ref.oracle.dplr import members, tensors
+from atlas_ref.oracle.dplr.chunks import form
+from atlas_ref.oracle.dplr.chunks import tokens as of_chunks
+from atlas_ref.oracle.dplr.context import GATES, DplrContext
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings.reading import Compute, Inputs, Reading
 from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.program.changes import Inputs
+from atlas_ref.oracle.program.reading import Around, Compute, Reading
 from atlas_ref.types import Array
 from tape import ops
 
 #: Tokens of chunks, blocks and calls of public code.
 SIZES = (16, 32, 64, 128)
+
+#: Tokens of a chunk in calls that are shorter than any of `SIZES`.
+SHORT = (4, 8)
+
+#: Mistakes that results in float64 do not show, and one of the backward pass.
+OTHERS = (form.DIVISION, "cumulated gates in bfloat16", "dM dropped")
 
 #: Words for states beside the memory.
 SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}
@@ -30,37 +39,37 @@ SECONDS = {"S": "momentum", "z": "sum of keys", "A": "running sum of squares"}
 Enter = Callable[[Inputs, Inputs], Inputs]
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """What is lost, kept or read at a boundary, by the tokens of a part."""
     parts = [size for size in SIZES if size < context.tokens]
-    second = context.params.of.second
+    second = context.settings.of.second
     for size in parts:
         every = f"every {size} tokens"
         if second:
             word = SECONDS[second]
             yield _reading(f"the {word} was lost {every}", _parts(size, _without(second)))
         yield _reading(f"the memory was lost {every}", _parts(size, _nothing))
-        if set(LEFT.values()) & context.tensors.keys():
+        if set(LEFT.values()) & context.inputs.keys():
             yield _reading(f"the memory was the first one again {every}", _parts(size, _again))
         words = f"chunks of {size} tokens read the chunk before them and no earlier one"
         yield _reading(words, _history(size, size))
         yield _reading(f"a token read the last {size} tokens alone", _history(1, size - 1))
         yield _reading(f"the memory was rounded to bfloat16 {every}", _parts(size, _narrow))
     yield _reading("the memory was rounded to bfloat16 after each token", _parts(1, _narrow))
-    if second and "in/reset" in context.tensors:
+    if second and "in/reset" in context.inputs:
         word = SECONDS[second]
         yield _reading(f"the {word} ran on through a reset", _through(f"out/{second}"))
         yield _reading(f"the memory ran on through a reset, its {word} did not", _through("out/M"))
-    if "in/reset" not in context.tensors:
+    if "in/reset" not in context.inputs:
         yield from _of_end(context)
     yield from _of_padding(context)
-    if "in/reset" in context.tensors and "in/M0" in context.tensors and context.gate:
+    if "in/reset" in context.inputs and "in/M0" in context.inputs and context.gate:
         for size in parts:
             words = f"a sequence decayed its first memory from the start of a chunk of {size} on"
             yield _reading(words, _decayed_from(size))
 
 
-def _reading(words: str, around: Callable[[Compute, Context, Inputs], Inputs]) -> Reading:
+def _reading(words: str, around: Around) -> Reading:
     return Reading(words, words, around=around)
 
 
@@ -102,10 +111,10 @@ def sequences(x: Mapping[str, Array]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(sorted({0, *resets, x["in/q"].shape[-2]})))
 
 
-def _parts(size: int, enter: Enter) -> Callable[[Compute, Context, Inputs], Inputs]:
+def _parts(size: int, enter: Enter) -> Around:
     """A program whose parts of some tokens enter with other states than those left."""
 
-    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             states = first
@@ -122,7 +131,7 @@ def _parts(size: int, enter: Enter) -> Callable[[Compute, Context, Inputs], Inpu
     return around
 
 
-def stopped(size: int) -> Callable[[Compute, Context, Inputs], Inputs]:
+def stopped(size: int) -> Around:
     """A program in which no gradient goes from a part to the states before it."""
     return _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
 
@@ -143,10 +152,10 @@ def _without(second: str) -> Enter:
     return lambda states, first: {n: x for n, x in states.items() if n != f"in/{second}0"}
 
 
-def _history(size: int, behind: int) -> Callable[[Compute, Context, Inputs], Inputs]:
+def _history(size: int, behind: int) -> Around:
     """A program whose parts start some tokens earlier, from nothing."""
 
-    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             for start in range(begin, end, size):
@@ -159,10 +168,10 @@ def _history(size: int, behind: int) -> Callable[[Compute, Context, Inputs], Inp
     return around
 
 
-def _through(name: str) -> Callable[[Compute, Context, Inputs], Inputs]:
+def _through(name: str) -> Around:
     """A program in which one state runs on through resets."""
 
-    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             kept = {LEFT[name]: found[name]} if begin else {}
@@ -177,18 +186,18 @@ def _through(name: str) -> Callable[[Compute, Context, Inputs], Inputs]:
 # -- the end of a call -----------------------------------------------------------------------------
 
 
-def _of_end(context: Context) -> Iterator[Reading]:
+def _of_end(context: DplrContext) -> Iterator[Reading]:
     """A last memory of some tokens earlier, whole chunks or all of them."""
     count = context.tokens
     short = [count % size for size in SIZES if size < count and count % size]
     for behind in dict.fromkeys([*short, *range(2, 9), count]):
-        if not 1 < behind <= count or (behind == count and "in/M0" not in context.tensors):
+        if not 1 < behind <= count or (behind == count and "in/M0" not in context.inputs):
             continue
         words = f"out/M lacked the last {behind} tokens" if behind < count else "out/M was in/M0"
         yield _reading(words, partial(_early, behind))
 
 
-def _early(behind: int, compute: Compute, context: Context, x: Inputs) -> Inputs:
+def _early(behind: int, compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
     found = compute(x)
     if behind == context.tokens:
         return {**found, "out/M": x["in/M0"]}
@@ -204,8 +213,8 @@ PADDING = {
 }
 
 
-def _of_padding(context: Context) -> Iterator[Reading]:
-    begin, end = sequences(context.tensors)[-1]
+def _of_padding(context: DplrContext) -> Iterator[Reading]:
+    begin, end = sequences(context.inputs)[-1]
     for size in SIZES:
         short = (end - begin) % size
         if short and size < 2 * context.tokens + SIZES[0]:
@@ -217,7 +226,7 @@ def _of_padding(context: Context) -> Iterator[Reading]:
 
 
 def _padded(
-    count: int, gate: str, writes: bool, compute: Compute, context: Context, x: Inputs
+    count: int, gate: str, writes: bool, compute: Compute, context: DplrContext, x: Inputs
 ) -> Inputs:
     """A program that takes in rows behind the last token."""
     begin, end = sequences(x)[-1]
@@ -230,15 +239,15 @@ def _padded(
     if not writes:
         for name in ("in/k", "in/v", "in/erase_read", "in/alpha", "in/kk", "in/erase_key"):
             if name in part:
-                part[name] = np.repeat(of, context.params.steps)[:, None] * part[name]
+                part[name] = np.repeat(of, context.settings.steps)[:, None] * part[name]
     last = compute(part)
     return {**found, **{name: last[name] for name in LEFT if name in last}}
 
 
-def _decayed_from(size: int) -> Callable[[Compute, Context, Inputs], Inputs]:
+def _decayed_from(size: int) -> Around:
     """A program whose sequences decay what they start from since the start of a chunk."""
 
-    def around(compute: Compute, context: Context, x: Inputs) -> Inputs:
+    def around(compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
         reads, found = [], dict[str, Array]()
         for begin, end in sequences(x):
             first = first_states(x)
@@ -252,7 +261,7 @@ def _decayed_from(size: int) -> Callable[[Compute, Context, Inputs], Inputs]:
     return around
 
 
-def _gates(context: Context, x: Inputs, begin: int, end: int) -> Array:
+def _gates(context: DplrContext, x: Inputs, begin: int, end: int) -> Array:
     """The product of gates of some tokens, for a memory in the layout of the case."""
     gate = x[context.gate][
         (..., slice(begin, end), slice(None))[: None if context.by_channel else 2]
@@ -264,6 +273,38 @@ def _gates(context: Context, x: Inputs, begin: int, end: int) -> Array:
         return whole[..., None, None]
     return (
         whole[..., None, :]
-        if context.params.state_layout == "(d_out, d_in)"
+        if context.settings.state_layout == "(d_out, d_in)"
         else whole[..., :, None]
     )
+
+
+# -- chunk forms -----------------------------------------------------------------------------------
+
+
+def of_chunk_forms(context: DplrContext) -> Iterator[Reading]:
+    """Every mistake of a chunk form, by the tokens of a chunk."""
+    if context.settings.of.second or members.by_row(context.settings.of, context.inputs):
+        return
+    for size in chunk_sizes(context):
+        undecayed = form.UNDECAYED if context.gate else {}
+        for wrong, words in {**form.MISTAKES, **undecayed}.items():
+            if wrong not in OTHERS:
+                said = f"in chunks of {size} {words}"
+                whole = wrong == "tail dropped"
+                yield Reading(said, said, around=_of_form(size, wrong), whole=whole)
+
+
+def chunk_sizes(context: DplrContext) -> list[int]:
+    """Tokens of chunks that are tried: the next one above all tokens is one chunk of padding."""
+    below = [size for size in (*SHORT, *SIZES) if size < context.tokens]
+    above = [size for size in SIZES if size >= context.tokens]
+    return [*(below if context.tokens <= SIZES[0] else below[len(SHORT) :]), *above[:1]]
+
+
+def _of_form(size: int, wrong: str) -> Around:
+    def around(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
+        call = of_chunks.of_settings(context.settings, inputs)
+        y, M = form.run(call, size, wrong)
+        return {"out/y": y, "out/M": of_chunks.turned(M, context.settings)}
+
+    return around

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings.reading import Around, Compute, Inputs, Reading
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.program import changes
+from atlas_ref.oracle.program.changes import Inputs
+from atlas_ref.oracle.program.reading import Around, Compute, Reading
 from atlas_ref.types import Array
 from tape import ops
 
@@ -21,9 +22,9 @@ TARGETS = ("out/y", "out/M", "in/v", "in/M0", "in/S0", "in/k", "in/beta", "in/et
 GUARD = 4.0
 
 
-def _factors(context: Context) -> dict[str, float]:
+def _factors(context: DplrContext) -> dict[str, float]:
     """Constants in words, each number once."""
-    d_in, d_out = context.tensors["in/k"].shape[-1], context.tensors["in/v"].shape[-1]
+    d_in, d_out = context.inputs["in/k"].shape[-1], context.inputs["in/v"].shape[-1]
     words = {"2": 2.0, "1/2": 0.5, "-1": -1.0}
     for name, size in (("d_in", d_in), ("d_out", d_out)):
         root = math.sqrt(size)
@@ -35,10 +36,10 @@ def _factors(context: Context) -> dict[str, float]:
     return found
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """A factor of one tensor, and what is counted twice."""
     for name in TARGETS:
-        if name.startswith("in/") and name not in context.tensors:
+        if name.startswith("in/") and name not in context.inputs:
             continue
         for word, value in _factors(context).items():
             if name == "in/log_retain" and value < 0:
@@ -50,11 +51,11 @@ def mistakes(context: Context) -> Iterator[Reading]:
                 change = changes.changed(name, changes.times(value))
                 yield Reading(said, said, inputs=change)
     for name in ("in/beta", "in/eta"):
-        if name in context.tensors:
+        if name in context.inputs:
             said = f"{name} was under a sigmoid once more"
             yield Reading(said, said, inputs=changes.changed(name, _sigmoid))
-    if "in/M0" in context.tensors:
-        if "in/reset" in context.tensors:
+    if "in/M0" in context.inputs:
+        if "in/reset" in context.inputs:
             said = (
                 f"a packed sequence started from the state of another ({GUARD:g} in/M0, that of the "
                 "guard that kernels.Kernel puts in front)"
@@ -71,20 +72,20 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _of_result(name: str, factor: float) -> Around:
-    def around(compute: Compute, context: Context, inputs: Inputs) -> Inputs:
+    def around(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
         found = compute(inputs)
         return {**found, name: factor * found[name]}
 
     return around
 
 
-def _with_first(compute: Compute, context: Context, inputs: Inputs) -> Inputs:
+def _with_first(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
     """The last memory plus the first one as it is."""
     found = compute(inputs)
     return {**found, "out/M": found["out/M"] + inputs["in/M0"]}
 
 
-def _with_rest(compute: Compute, context: Context, inputs: Inputs) -> Inputs:
+def _with_rest(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
     """The last memory plus what the transitions leave of the first one, which is linear in it."""
     found, without = compute(inputs), compute(changes.without("in/M0")(inputs))
     return {**found, "out/M": 2 * found["out/M"] - without["out/M"]}

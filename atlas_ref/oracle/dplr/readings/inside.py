@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.readings import wraps
-from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.program import changes
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
 
@@ -20,15 +20,15 @@ WIDTHS = (16, 32, 64, 128)
 LARGEST = 88.0
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """Keys and values that are exchanged, channels beyond a tile, raw numbers of another head."""
-    if context.square and context.params.groups == 1:
+    if context.square and context.settings.groups == 1:
         said = "in/k and in/v were exchanged"
         yield Reading(said, said, inputs=changes.exchanged("in/k", "in/v"))
-        if context.params.of.erase == "error":
+        if context.settings.of.erase == "error":
             said = "the erase read the memory the other way round, k - M^T v"
             yield Reading(said, said, ops=wraps.VALUES["erase of values"])
-    d_in, d_out = context.tensors["in/k"].shape[-1], context.tensors["in/v"].shape[-1]
+    d_in, d_out = context.inputs["in/k"].shape[-1], context.inputs["in/v"].shape[-1]
     for width in WIDTHS:
         if width < d_in:
             said = f"key channels past {width} were left out"
@@ -50,23 +50,23 @@ def _narrow(names: tuple[str, ...], width: int) -> changes.Change:
     return changed
 
 
-def _of_formula(context: Context) -> Iterator[Reading]:
+def _of_formula(context: DplrContext) -> Iterator[Reading]:
     """Biases and rates that are read by another stride, and raw numbers as they are."""
     for name in ("in/gate_bias", "in/gate_log_rate", "in/gate_floor"):
         if name not in context.raw:
             continue
         shape = tuple(context.raw[name].shape)
-        heads = context.tensors["in/v"].shape[-3] if len(context.tensors["in/v"].shape) > 2 else 1
+        heads = context.inputs["in/v"].shape[-3] if len(context.inputs["in/v"].shape) > 2 else 1
         for words, change in _strides(shape, heads).items():
             said = f"{name} was {words}"
             yield Reading(said, said, raw=changes.changed(name, change))
-    if context.params.gate_formula == "softplus":
+    if context.settings.gate_formula == "softplus":
         said = "softplus was log(1 + e^x) in float32, where e^x overflows"
-        yield Reading(said, said, formula="softplus without a bound")
+        yield Reading(said, said, ops=wraps.FORMULAS["softplus without a bound"])
         if "in/gate_log_rate" in context.raw:
             said = "in/gate_log_rate was under exp once more"
             yield Reading(said, said, raw=changes.changed("in/gate_log_rate", ops.exp))
-    if context.params.beta_formula is not None:
+    if context.settings.beta_formula is not None:
         said = "the step size was under a sigmoid once more"
         sigmoid = changes.changed("in/beta", lambda x: 1 / (1 + ops.exp(-x)))
         yield Reading(said, said, inputs=sigmoid)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.dplr import formulas
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.formulas import FORMULAS, SETTINGS
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.dplr.readings import wraps
+from atlas_ref.oracle.program.reading import Reading
 from tape import ops
 
 #: Settings of formulas that are tried, those of public code among them.
@@ -26,9 +27,9 @@ VALUES: dict[str, tuple[float | None, ...]] = {
 LOST = -8.0
 
 
-def settings(context: Context) -> Iterator[dict[str, Any]]:
+def settings(context: DplrContext) -> Iterator[dict[str, Any]]:
     """Another formula of the tensors of the case, or another setting of its own (DPLRCASE-18)."""
-    params = context.params
+    params = context.settings
     if params.gate_formula is not None:
         for name in FORMULAS[params.gate_formula].settings:
             yield from ({name: value} for value in VALUES[name])
@@ -37,18 +38,18 @@ def settings(context: Context) -> Iterator[dict[str, Any]]:
         yield from ({"beta_formula": value} for value in ("sigmoid", "twice_sigmoid"))
 
 
-def _others(context: Context) -> Iterator[dict[str, Any]]:
+def _others(context: DplrContext) -> Iterator[dict[str, Any]]:
     """Formulas that have the tensors of the case, the first value of each setting."""
     present = {name for name in context.raw if name != "in/beta_input"}
     for name, formula in FORMULAS.items():
         needed = {"in/gate_input", *formula.needs}
-        if name != context.params.gate_formula and needed <= present <= needed | set(formula.may):
+        if name != context.settings.gate_formula and needed <= present <= needed | set(formula.may):
             chosen = {each: VALUES[each][0] for each in formula.settings}
             other = {"gate_formula": name, **dict.fromkeys(SETTINGS), **chosen}
-            yield {key: x for key, x in other.items() if getattr(context.params, key) != x}
+            yield {key: x for key, x in other.items() if getattr(context.settings, key) != x}
 
 
-def function(params: Parameters, context: Context) -> tuple[Any, ...]:
+def function(params: Parameters, context: DplrContext) -> tuple[Any, ...]:
     """What decides gates and step sizes: two settings of one function have the same."""
     threshold = params.gate_threshold
     if threshold is not None and not (argument(context) > threshold).any():
@@ -57,17 +58,17 @@ def function(params: Parameters, context: Context) -> tuple[Any, ...]:
     return (params.gate_formula, threshold, *bounds, params.beta_formula)
 
 
-def argument(context: Context) -> Any:
+def argument(context: DplrContext) -> Any:
     """The sum of raw numbers and biases, of which a formula is."""
     x = np.asarray(context.raw["in/gate_input"], np.float64)
     bias = context.raw.get("in/gate_bias")
-    channels = x.ndim == len(context.tensors["in/v"].shape)
+    channels = x.ndim == len(context.inputs["in/v"].shape)
     return x if bias is None else x + formulas.wide("bias", bias, channels=channels)
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """Mistakes in a formula of gates (DPLRCASE-18)."""
-    if (kind := context.params.gate_formula) is None:
+    if (kind := context.settings.gate_formula) is None:
         return
     if "in/gate_bias" in context.raw:
         yield _mistake("bias forgotten", "in/gate_bias was absent")
@@ -85,10 +86,10 @@ def mistakes(context: Context) -> Iterator[Reading]:
 
 
 def _mistake(name: str, words: str) -> Reading:
-    return Reading(name, words, formula=name)
+    return Reading(name, words, ops=wraps.FORMULAS[name])
 
 
-def held(context: Context) -> Iterator[Reading]:
+def held(context: DplrContext) -> Iterator[Reading]:
     """Gradients that tensors of a formula do not get."""
     for name in context.raw:
         bare = name.removeprefix("in/")

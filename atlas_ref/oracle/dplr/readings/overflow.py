@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.dplr.program import stated
 from atlas_ref.oracle.dplr.readings.calls import SIZES, sequences
-from atlas_ref.oracle.dplr.readings.reading import read
+from atlas_ref.oracle.program.derive.readings import seen
 from atlas_ref.types import Array
 
 #: Log of the largest number of the arithmetic, by the format of results.
@@ -35,12 +36,12 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
         results: under test, some of which are not finite.
         ours: the same results.
     """
-    context = read(case, case.inputs, ())
+    context = seen(stated, case)
     name = _not_finite(results)
     if not name or not context.gate or np.asarray(results[name]).ndim < 2:
         return ""
-    bad = _bad(np.asarray(results[name], np.float64), len(context.tensors["in/v"].shape))
-    logs = np.asarray(context.tensors[context.gate], np.float64)
+    bad = _bad(np.asarray(results[name], np.float64), len(context.inputs["in/v"].shape))
+    logs = np.asarray(context.inputs[context.gate], np.float64)
     with np.errstate(divide="ignore"):
         logs = logs if context.gate == "in/log_retain" else np.log(logs)
     logs = logs if context.by_channel else logs[..., None]

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context
-from atlas_ref.oracle.dplr.readings.reading import Reading
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.program import changes
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
 
@@ -52,23 +52,23 @@ ORDERS = {
 }
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """Every tensor of another head, or of another row of the batch."""
-    for name in (f"in/{each}" for each in TENSORS if f"in/{each}" in context.tensors):
+    for name in (f"in/{each}" for each in TENSORS if f"in/{each}" in context.inputs):
         lead = _leading(context, name)
         for axis, word in ((lead - 1, "head"), (lead - 2, "row of the batch")):
-            if axis < 0 or context.tensors[name].shape[axis] < 2:
+            if axis < 0 or context.inputs[name].shape[axis] < 2:
                 continue
             yield from _of_axis(context, name, axis, word)
 
 
-def _leading(context: Context, name: str) -> int:
+def _leading(context: DplrContext, name: str) -> int:
     """Leading axes of a tensor, in front of tokens or of a state: those of values."""
-    return len(context.tensors["in/v"].shape) - 2
+    return len(context.inputs["in/v"].shape) - 2
 
 
-def _of_axis(context: Context, name: str, axis: int, word: str) -> Iterator[Reading]:
-    count, seen = context.tensors[name].shape[axis], set[tuple[int, ...]]()
+def _of_axis(context: DplrContext, name: str, axis: int, word: str) -> Iterator[Reading]:
+    count, seen = context.inputs[name].shape[axis], set[tuple[int, ...]]()
     timed = name.removeprefix("in/") not in STATES
     for words, order in ORDERS.items():
         places = order(count)
@@ -77,7 +77,7 @@ def _of_axis(context: Context, name: str, axis: int, word: str) -> Iterator[Read
         seen.add(tuple(places))
         for start in (each for each in STARTS if not each or (timed and each < context.tokens)):
             rows = (
-                start * (context.tensors[name].shape[_leading(context, name)] // context.tokens)
+                start * (context.inputs[name].shape[_leading(context, name)] // context.tokens)
                 if timed
                 else 0
             )

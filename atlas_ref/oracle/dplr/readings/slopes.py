@@ -12,12 +12,12 @@ from functools import partial
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import Context
+from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.dplr.readings import calls, forms, wraps
+from atlas_ref.oracle.dplr.readings import calls, wraps
 from atlas_ref.oracle.dplr.readings.habits import habits_of_values
-from atlas_ref.oracle.dplr.readings.reading import Reading
 from atlas_ref.oracle.program import changes
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
 
@@ -28,17 +28,19 @@ WITHOUT = ("in/active", "in/reset")
 FACTORS = {"doubled": 2.0, "halved": 0.5, "of the other sign": -1.0}
 
 
-def mistakes(context: Context) -> Iterator[Reading]:
+def mistakes(context: DplrContext) -> Iterator[Reading]:
     """What is wrong with gradients alone, those of parts of the rule first (IDENT-18)."""
-    if context.params.of.erase == "error":
+    if context.settings.of.erase == "error":
         yield _held("rate of erase", "the gradient of in/beta lacked what the erase took away")
         yield _held("rate of write", "the gradient of in/beta lacked what was written")
     words = "no gradient went to the key along which a pair is written"
-    key = "key of momentum" if context.params.of.second == "S" else "key of write"
+    key = "key of momentum" if context.settings.of.second == "S" else "key of write"
     yield Reading("key of write held", words, grad=True, ops=wraps.SLOPES[key])
-    names = [n for n in context.tensors if n not in WITHOUT and not n.endswith("_bar")]
+    names = [n for n in context.inputs if n not in WITHOUT and not n.endswith("_bar")]
     for name in (
-        names if context.params.gate_formula is None and context.params.beta_formula is None else ()
+        names
+        if context.settings.gate_formula is None and context.settings.beta_formula is None
+        else ()
     ):
         yield from _of_tensor(context, name)
     yield from _of_rows(context, names)
@@ -60,11 +62,11 @@ def sloped(change: changes.Turn, x: Array) -> Array:
     return ops.stop_gradient(x) + (other - ops.stop_gradient(other))
 
 
-def _of_tensor(context: Context, name: str) -> Iterator[Reading]:
+def _of_tensor(context: DplrContext, name: str) -> Iterator[Reading]:
     """One gradient that is 0, or has a factor or a layout that is wrong."""
     bare = name.removeprefix("in/")
     yield _slope(f"no gradient went to {name}", name, ops.stop_gradient)
-    d_in, d_out = context.tensors["in/k"].shape[-1], context.tensors["in/v"].shape[-1]
+    d_in, d_out = context.inputs["in/k"].shape[-1], context.inputs["in/v"].shape[-1]
     roots = {"multiplied by 1/sqrt(d_in)": d_in**-0.5, "multiplied by sqrt(d_in)": math.sqrt(d_in)}
     roots |= {"multiplied by 1/sqrt(d_out)": d_out**-0.5}
     for words, factor in {**FACTORS, **roots}.items():
@@ -74,11 +76,11 @@ def _of_tensor(context: Context, name: str) -> Iterator[Reading]:
         yield _slope(words, name, lambda x: ops.swapaxes(x, -1, -2))
     if name == "in/beta":
         words = "grad/beta was that of the logit of a sigmoid"
-        factor = context.tensors[name] * (1 - context.tensors[name])
+        factor = context.inputs[name] * (1 - context.inputs[name])
         yield _slope(words, name, lambda x: np.asarray(factor, x.dtype) * x)
     if name == "in/retain":
         words = "grad/retain was that of its log"
-        factor = context.tensors[name]
+        factor = context.inputs[name]
         yield _slope(words, name, lambda x: np.asarray(factor, x.dtype) * x)
 
 
@@ -86,11 +88,11 @@ def _of_tensor(context: Context, name: str) -> Iterator[Reading]:
 ROWS = ("zero", "those of the first", "one token late", "one token early", "of the head before")
 
 
-def _of_rows(context: Context, names: list[str]) -> Iterator[Reading]:
+def _of_rows(context: DplrContext, names: list[str]) -> Iterator[Reading]:
     """Gradients of all tensors of tokens that are wrong in rows of the batch or heads past the first."""
-    lead = len(context.tensors["in/v"].shape) - 2
+    lead = len(context.inputs["in/v"].shape) - 2
     for axis, word in ((0, "rows of the batch"), (lead - 1, "heads")):
-        if lead < 1 or (axis == 0 and lead < 2) or context.tensors["in/v"].shape[axis] < 2:
+        if lead < 1 or (axis == 0 and lead < 2) or context.inputs["in/v"].shape[axis] < 2:
             continue
         for kind in ROWS:
             if kind == "of the head before" and axis == lead - 1:
@@ -103,9 +105,9 @@ def _of_rows(context: Context, names: list[str]) -> Iterator[Reading]:
                 yield Reading(words, words, grad=True, inputs=partial(_each, some, change))
 
 
-def _has_rows(context: Context, name: str, lead: int, *, states: bool) -> bool:
+def _has_rows(context: DplrContext, name: str, lead: int, *, states: bool) -> bool:
     of_state = name in LEFT.values()
-    return len(context.tensors[name].shape) > lead and (states or not of_state)
+    return len(context.inputs[name].shape) > lead and (states or not of_state)
 
 
 def _each(
@@ -131,7 +133,7 @@ def past_first(x: Array, *, name: str, axis: int, kind: str, lead: int) -> Array
     return ops.concatenate([first, rest], axis=axis)
 
 
-def _of_chunks(context: Context) -> Iterator[Reading]:
+def _of_chunks(context: DplrContext) -> Iterator[Reading]:
     """Gradients that stop at the start of a chunk."""
     for size in (4, 8, *calls.SIZES):
         if size < context.tokens:
@@ -139,9 +141,9 @@ def _of_chunks(context: Context) -> Iterator[Reading]:
             yield Reading(words, words, grad=True, around=calls.stopped(size))
 
 
-def _of_other_forward(context: Context) -> Iterator[Reading]:
+def _of_other_forward(context: DplrContext) -> Iterator[Reading]:
     """The backward pass of a program that makes a mistake in it, whose values are right."""
-    for each in (*habits_of_values(context), *forms.mistakes(context)):
+    for each in (*habits_of_values(context), *calls.of_chunk_forms(context)):
         words = f"the backward pass were of a program in which {each.words}"
         name = f"backward: {each.name}"
         yield each._replace(name=name, words=words, grad=True, backward=True)

@@ -6,32 +6,24 @@ formula, which a trace sees, or changes what it gives, which none sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import decayed, erased, found_in, named, of_rows, plus
-from atlas_ref.oracle.dplr.hook import Op, Wrap
+from atlas_ref.oracle.dplr.context import decayed, erased, found_in, of_rows, plus
 from atlas_ref.oracle.dplr.keys import BARE, of_heads
 from atlas_ref.oracle.dplr.members import WRITTEN
+from atlas_ref.oracle.dplr.plain_formulas import as_printed_in_float32
+from atlas_ref.oracle.program.hook import Op, behind, by
+from atlas_ref.oracle.program.reading import Wrap
 from atlas_ref.types import Array
 from tape import ops
 
 Ops = Mapping[str, Wrap]
 
 stop = ops.stop_gradient
-
-
-def by(compute: Callable[..., Array]) -> Wrap:
-    """An op by another formula of its arguments."""
-    return lambda op, *each: op.by(compute, *each)
-
-
-def behind(change: Callable[[Array], Array]) -> Wrap:
-    """An op with a change of its value."""
-    return lambda op, *each: change(op(*each))
 
 
 def with_slope(value: Array, other: Array) -> Array:
@@ -42,6 +34,12 @@ def with_slope(value: Array, other: Array) -> Array:
 def absent(op: Op, *arguments: Any) -> Array:
     """An op that a program does not have."""
     return None
+
+
+def _decayed(op: Op, M: Array) -> Array:
+    """A memory under the gate of the token."""
+    gate = op.values.get("gate")
+    return M if gate is None else decayed(M, gate)
 
 
 # -- the gate and the erase at other places ----------------------------------------------------------
@@ -77,15 +75,15 @@ def _apart(
     """An erase and a value apart, also of a row with a step size, whose change is both."""
     if found is not None:
         return found, write, scale, added, k
-    v, rate = op.row("in/v"), of_rows(op.row("in/beta"), op.row("in/v"))
-    along = (op.row(WRITTEN), rate) if rate.shape[-1] > 1 else (rate * op.row(WRITTEN), None)
+    v, rate = op.entry("in/v"), of_rows(op.entry("in/beta"), op.entry("in/v"))
+    along = (op.entry(WRITTEN), rate) if rate.shape[-1] > 1 else (rate * op.entry(WRITTEN), None)
     return op.values[name], *along, rate * v, k
 
 
 def _on_keys(op: Op, M: Array, *rest: Array) -> Array:
     """Step sizes of values on key channels."""
-    v, k, rate = op.row("in/v"), rest[-1], of_rows(op.row("in/beta"), rest[-1])
-    M_erased = erased(op.context, M, op.values["found"], rate * op.row(WRITTEN), None)
+    v, k, rate = op.entry("in/v"), rest[-1], of_rows(op.entry("in/beta"), rest[-1])
+    M_erased = erased(op.context, M, op.values["found"], rate * op.entry(WRITTEN), None)
     return op.by(lambda *_: plus(op.context, M_erased, v, rate * k), M, *rest)
 
 
@@ -93,9 +91,9 @@ def _reads_with(name: str) -> Ops:
     """An erase that reads with another tensor of keys."""
 
     def wrap(op: Op, *arguments: Any) -> Array:
-        asked, params = op.row(name), op.context.params
+        asked, params = op.entry(name), op.context.settings
         if name == BARE and params.groups > 1:
-            asked = of_heads(-2, asked, params.key_heads(op.row("in/v").shape[-2]))
+            asked = of_heads(-2, asked, params.key_heads(op.entry("in/v").shape[-2]))
         return op(*arguments[:-1], asked)
 
     return {"erase_read": wrap}
@@ -126,8 +124,8 @@ VALUES: dict[str, Ops] = {
     "gate after erase": {
         "decayed": lambda op, M, gate: M, "change": absent, "M": _decayed_between
     },
-    "gate at steps": {"later": lambda op, M: op(op.decayed(M))},
-    "gate when silent": {"rest/M": lambda op, M: op(op.decayed(M))},
+    "gate at steps": {"later": lambda op, M: op(_decayed(op, M))},
+    "gate when silent": {"rest/M": lambda op, M: op(_decayed(op, M))},
     "gate on rows": {"decayed": by(lambda M, gate: gate[..., :, None] * M)},
     "no erase": _NOTHING,
     "no erase of change": {**_NOTHING, "change": by(lambda _, v, rate: of_rows(rate, v) * v)},
@@ -142,15 +140,15 @@ VALUES: dict[str, Ops] = {
     "erase of written key": _reads_with(WRITTEN),
     "erase crossed": {
         "erase_read": by(lambda gate, key: key),
-        "erase_write": lambda op, key: op(op.row("in/erase_gate") * key),
+        "erase_write": lambda op, key: op(op.entry("in/erase_gate") * key),
     },
     "erase crossed of kk": {
-        "erase_read": lambda op, kk: op(kk * op.row("in/a")),
+        "erase_read": lambda op, kk: op(kk * op.entry("in/a")),
         "erase_write": by(lambda kk, rate: kk),
     },
     "erase of values": {
-        "found": lambda op, M, read: op(ops.swapaxes(M, -1, -2), op.row("in/v")),
-        "change": lambda op, found, v, rate: op(found, op.row(WRITTEN), rate),
+        "found": lambda op, M, read: op(ops.swapaxes(M, -1, -2), op.entry("in/v")),
+        "change": lambda op, found, v, rate: op(found, op.entry(WRITTEN), rate),
     },
     "eps outside the root": {"length": lambda op, z, inside, outside: op(z, outside, inside)},
     "erase without beta": {"change": by(lambda found, v, rate: _less(of_rows(rate, v) * v, found))},
@@ -160,17 +158,17 @@ VALUES: dict[str, Ops] = {
     "beta on keys": {"change": absent, "M": _on_keys},
     "round robin": {
         "spread": lambda op, z, heads: op(
-            z, np.arange(len(heads)) % (len(heads) // op.context.params.groups)
+            z, np.arange(len(heads)) % (len(heads) // op.context.settings.groups)
         )
     },
     "read before": {
         "y": lambda op, M, *rest: _read(op, op.before["M"], *rest),
         "normaliser": lambda op, z, *rest: op(op.before["z"], *rest),
     },
-    "read decayed": {"y": lambda op, M, *rest: _read(op, op.decayed(op.before["M"]), *rest)},
+    "read decayed": {"y": lambda op, M, *rest: _read(op, _decayed(op, op.before["M"]), *rest)},
     "read of first step": {
         "y": lambda op, M, *rest: op(
-            op.values[named("M", 0, op.context.params.steps)], *rest
+            op.values[op.context.named("M", 0)], *rest
         )
     },
     "scale of keys": {
@@ -184,7 +182,7 @@ VALUES: dict[str, Ops] = {
     "bonus late": {"y": lambda op, M, *rest: op(op.values["M"], *rest)},
     "bonus decayed": {
         "y": lambda op, M, q, divisor, bonus, *rest: op(
-            M if bonus is None else op.decayed(M), q, divisor, bonus, *rest
+            M if bonus is None else _decayed(op, M), q, divisor, bonus, *rest
         )
     },
     "not divided": {"y": lambda op, M, q, divisor, *rest: op(M, q, None, *rest)},
@@ -202,7 +200,7 @@ VALUES: dict[str, Ops] = {
     "momentum average": {
         "S": lambda op, S, m, change, key: op(S, m, (1.0 - m[..., None]) * change, key)
     },
-    "M early": {"out/M": lambda op, M: op(op.before["M"])},
+    "M early": {"out/M": lambda op, M, before: op(op.before["M"], before)},
     **{
         name: dict.fromkeys((f"{end}/M", f"{end}/S"), behind(lambda M: M.swapaxes(-1, -2)))
         for name, end in (("M0 transposed", "first"), ("M transposed", "out"))
@@ -212,6 +210,24 @@ VALUES: dict[str, Ops] = {
         lambda op, first, before: op(ops.zeros_like(first, shape=first.shape), before),
     ),
 }  # fmt: skip
+
+#: Name of a mistake in a formula of gates -> point of the formula -> what stands in its place.
+FORMULAS: dict[str, Ops] = {
+    "bias forgotten": {"formula/sum": lambda op, raw, bias: raw},
+    "bias late": {
+        "formula/sum": lambda op, raw, bias: raw,
+        "formula/scaled": lambda op, z, rate, bias: op(z, rate, bias) + bias,
+    },
+    "rate forgotten": {"formula/rate": absent},
+    "rate without exp": {"formula/rate": lambda op, log_rate: log_rate},
+    "sign forgotten": {"formula/log_gate": lambda op, g, dtype: op(-g, dtype)},
+    "softplus in float32": {"formula/softplus": lambda op, z: as_printed_in_float32(z, op(z))},
+    "softplus without a bound": {
+        "formula/softplus": lambda op, z: as_printed_in_float32(z, op(z), top=np.inf)
+    },
+    "gate in bfloat16": {"formula/log_gate": lambda op, g, _: op(g, "bfloat16")},
+    "gate in float16": {"formula/log_gate": lambda op, g, _: op(g, "float16")},
+}
 
 
 # -- gradients -------------------------------------------------------------------------------------

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.program.context import base, writes
+from atlas_ref.oracle.program.hook import kept, kept_transposed
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.program.run import run
-from atlas_ref.oracle.subjects.subject import Rounding, Traced
+from atlas_ref.oracle.program.run import exact, run
+from atlas_ref.oracle.subjects.subject import Traced
 from atlas_ref.types import Array
 
 if TYPE_CHECKING:
@@ -23,27 +25,28 @@ Stated = Callable[[Any], tuple[Program, Any]]
 
 
 class Graph:
-    """Ops of one run with the values that each was computed from.
+    """Ops of one run with the values that each was computed from (PROG-3).
 
     Attributes:
         inputs: op -> names of its inputs, in the order in which they are met: an op of the same
-            token, in/NAME, or NAME[t-1] of what an earlier token left.
+            token, in/NAME, or NAME[t-1] of what an earlier token left; each with whether the op is
+            computed of it, and not a state that a token leaves as it is.
         tokens: op -> tokens that compute it.
         first: names of states that have a first value.
     """
 
     def __init__(self) -> None:
-        self.inputs: dict[str, dict[str, None]] = {}
+        self.inputs: dict[str, dict[str, bool]] = {}
         self.tokens: dict[str, list[int]] = {}
         self.first: set[str] = set()
         #: What a value is by its id, and the value, which therefore stays alive.
-        self._values: dict[int, tuple[str, int | None, Any]] = {}
+        self._values: dict[int, tuple[Sequence[str], int | None, Any]] = {}
 
-    def label(self, name: str, value: Array, t: int | None) -> Array:
-        """A view of a value that is known by this name from now on."""
+    def label(self, value: Array, names: Sequence[str], t: int | None) -> Array:
+        """A view of a value that is known by these names from now on."""
         view = np.asarray(value).view()
-        self.first |= {name} if t == -1 else set()
-        self._values[id(view)] = (name, t, view)
+        self.first |= {*names} if t == -1 else set()
+        self._values[id(view)] = (names, t, view)
         return view
 
     def take(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
@@ -52,12 +55,15 @@ class Graph:
         Raises:
             ValueError: an argument that is neither an input, a first state nor an op.
         """
+        writes = compute is not kept and compute is not kept_transposed
         found = self.inputs.setdefault(op, {})
         for value in arrays(arguments):
             if id(value) not in self._values:
                 raise ValueError(f"op {op} at token {t}: an argument that has no name")
-            name, of, _ = self._values[id(value)]
-            found[name if of is None or of == t else f"{name}[t-1]"] = None
+            names, of, _ = self._values[id(value)]
+            for name in names:
+                name = name if name.startswith("in/") or of == t else f"{name}[t-1]"
+                found[name] = found.get(name, False) or writes
         self.tokens.setdefault(op, []).append(t)
         return compute(*arguments)
 
@@ -65,10 +71,18 @@ class Graph:
         """Let go of the values, of which nobody will ask."""
         self._values.clear()
 
-    def sources(self, op: str) -> tuple[str, ...]:
-        """Names of the inputs of an op; NAME[start] for a first state that no token replaces."""
+    def sources(self, op: str, *, written: bool = False) -> tuple[str, ...]:
+        """Names of the inputs of an op; NAME[start] for a first state that no token replaces.
+
+        Args:
+            written: at tokens alone that compute it, where some do.
+        """
         first = {f"{name}[t-1]": name for name in self.first if name not in self.tokens}
-        return tuple(f"{first[each]}[start]" if each in first else each for each in self.inputs[op])
+        inputs = self.inputs[op]
+        found = [
+            each for each, of in inputs.items() if of or not written or not any(inputs.values())
+        ]
+        return tuple(f"{first[each]}[start]" if each in first else each for each in found)
 
     def ordered(self) -> list[str]:
         """Ops behind those of their token that they read, else as they are met first.
@@ -94,7 +108,8 @@ def arrays(arguments: Sequence[Any]) -> Iterator[Any]:
 
 def graph(program: Program, settings: Any, case: Case) -> Graph:
     """The ops of a case by one run of its loop."""
-    found, inputs = Graph(), {name: wide(x) for name, x in case.inputs.items()}
+    given = case.inputs if program.few is None else program.few(case.inputs)
+    found, inputs = Graph(), {name: wide(x) for name, x in given.items()}
     with np.errstate(all="ignore"):
         run(program, settings, inputs, exact(PLAIN), take=found.take, label=found.label)
     found.forget()
@@ -106,9 +121,19 @@ def wide(x: Any) -> Any:
     return x if x.dtype.kind in "biu" else x.astype(np.float64)
 
 
-def exact(arithmetic: Arithmetic) -> Rounding:
-    """An arithmetic in which nothing is rounded beside sums and products."""
-    return Rounding(arithmetic, _same, _same, None)
+def _place(program: Program, op: str) -> tuple[int, int, int]:
+    """The place of an op in a listing: steps of ops that stand side by side stand together."""
+    step, _, bare = op.rpartition("/")
+    place = first = program.listing.index(bare)
+    while first and {bare, program.listing[first - 1]} <= {*program.step_ops}:
+        first -= 1
+    return first, int(step[len("step") :] or 0), place
+
+
+def _clause(clauses: Mapping[str, str], op: str) -> str:
+    """The clause of an op, or of all of its steps or levels; "" where none is said."""
+    bare = op.rpartition("/")[2]
+    return clauses.get(op) or clauses.get(bare) or clauses.get(base(bare), "")
 
 
 def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
@@ -127,18 +152,24 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         return last[0][1]
 
     def listed(case: Case) -> list[tuple[str, tuple[str, ...], str]]:
-        program, _ = stated(case)
-        found = noted(case)
+        program, settings = stated(case)
+        found, clauses = noted(case), program.clauses(settings, case.inputs)
+        written = program.few is not None
+        order = found.ordered()
+        if program.listing:
+            order.sort(key=partial(_place, program))
         return [
-            (op, found.sources(op), program.clauses.get(base(op), program.clause))
-            for op in found.ordered()
+            (op, found.sources(op, written=written), _clause(clauses, op) or program.clause)
+            for op in order
         ]
 
     def tokens(case: Case, op: str) -> tuple[int, ...]:
         """All of them, where every token that writes computes it; else those that do."""
-        found = noted(case).tokens.get(op, [])
         every = range(case.inputs[along(case)].shape[-2])
-        if all(t in found for t in every if writes(case.inputs, t)):
+        if stated(case)[0].few is not None:
+            return tuple(every)
+        found = {*noted(case).tokens.get(op, ())}
+        if all(t in found for t in every if writes(case.inputs, t) is not False):
             return tuple(every)
         return tuple(sorted(found))
 
@@ -150,13 +181,17 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         chosen: Sequence[Reading] = (),
     ) -> dict[str, Array]:
         program, settings = stated(case)
-        return run(program, settings, inputs, exact(arithmetic), chosen, take=take)
+        places = {op: {*tokens(case, op)} for op, _, _ in listed(case)} if chosen else {}
+
+        def known(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+            """An op that the case has at this token, where a reading may have others."""
+            if chosen and t not in places.get(op, ()):
+                return compute(*arguments)
+            return take(op, t, compute, *arguments)
+
+        return run(program, settings, inputs, exact(arithmetic), chosen, take=known)
 
     def leading(case: Case) -> int:
         return int(case.inputs[along(case)].ndim) - 2
 
     return Traced(ops=listed, run=evaluated, tokens=tokens, leading=leading)
-
-
-def _same(x: Array) -> Array:
-    return x

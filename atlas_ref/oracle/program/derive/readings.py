@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from atlas_ref.oracle.family.arithmetic import PLAIN
-from atlas_ref.oracle.program import mistakes
+from atlas_ref.oracle.program import mistakes, run
 from atlas_ref.oracle.program.context import Context
-from atlas_ref.oracle.program.derive.ops import Stated, exact
-from atlas_ref.oracle.program.program import Program, Setting
-from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.program.run import context_of, run
+from atlas_ref.oracle.program.derive.ops import Stated, wide
+from atlas_ref.oracle.program.program import Program, Setting, unchecked
+from atlas_ref.oracle.program.reading import Reading, of_settings
 from atlas_ref.oracle.subjects.subject import Rounding, Searched
 from atlas_ref.types import Array
 
@@ -19,44 +18,52 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
 
-def searched(stated: Stated, word: str) -> Searched:
+def seen(stated: Stated, case: Case, chosen: Sequence[Reading] = ()) -> Any:
+    """The context of a case beside some readings; what a formula makes of raw numbers is in float64."""
+    program, settings = stated(case)
+    inputs = case.inputs
+    if any(name in inputs for name in program.raw):
+        inputs = {name: wide(x) for name, x in inputs.items()}
+    return run.seen(program, settings, inputs, run.exact(PLAIN), chosen)
+
+
+def searched(
+    stated: Stated, word: str, overflow: Callable[..., str] = lambda *given: ""
+) -> Searched:
     """The other readings of a subject, each a setting or a mistake (PROG-5).
 
     Args:
         stated: (case) -> its program and parameters.
         word: what stands before the name of a mistake beside those of other subjects.
+        overflow: (case, results, ours, dtype) -> what overflows just where results are not finite.
     """
 
-    def seen(case: Case, chosen: Sequence[Reading]) -> tuple[Program, Context]:
-        program, settings = stated(case)
-        inputs = dict(case.inputs)
-        for each in chosen:
-            settings = settings.replaced(**each.settings)
-            inputs = inputs if each.inputs is None else each.inputs(inputs)
-        return program, context_of(program, settings, inputs, exact(PLAIN))
-
     def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        program, context = seen(case, chosen)
-        return [each for row in program.settings for each in others(row, context)]
+        (program, _), context = stated(case), seen(stated, case, chosen)
+        rows = [each for row in program.settings for each in others(row, context)]
+        return [*rows, *program.others(context)]
 
     def departures(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        program, context = seen(case, chosen)
+        (program, _), context = stated(case), seen(stated, case, chosen)
         graded = any(name.endswith("_bar") for name in context.inputs)
         return [
             each
-            for each in mistakes.of_program(program)
+            for each in mistakes.of_program(program, context)
             if each.matters(context) and (graded or not each.grad) and _runs(program, context, each)
         ]
+
+    def further(case: Case) -> list[Reading]:
+        return list(stated(case)[0].further(seen(stated, case)))
 
     def evaluated(
         inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading]
     ) -> dict[str, Array]:
         program, given = stated(case)
-        return run(program, given, inputs, rounding, chosen)
+        return run.run(program, given, inputs, rounding, chosen)
 
     def keeps(case: Case, each: Reading) -> bool:
         """Whether a reading has the ops of the case, in their shapes."""
-        program, context = seen(case, ())
+        (program, _), context = stated(case), seen(stated, case)
         square = all(
             context.shapes[name][-1] == context.shapes[name][-2]
             for name in program.states
@@ -72,11 +79,15 @@ def searched(stated: Stated, word: str) -> Searched:
         keeps=keeps,
         named={},
         word=word,
+        further=further,
+        overflow=overflow,
     )
 
 
 def _runs(program: Program, context: Context, each: Reading) -> bool:
     """Whether the inputs that a reading makes are some that the program takes."""
+    if program.check is unchecked:
+        return True
     settings = context.settings.replaced(**each.settings) if each.settings else context.settings
     inputs = context.inputs if each.inputs is None else each.inputs(dict(context.inputs))
     try:
@@ -95,10 +106,4 @@ def others(setting: Setting, context: Context) -> Iterator[Reading]:
     for value in setting.values:
         if (key := setting.function(context, value)) not in found:
             found.add(key)
-            shown = f"{value:g}" if isinstance(value, float) else value
-            yield Reading(
-                name=f"parameters.{name}={shown}",
-                settings={name: value},
-                change={f"parameters.{name}": value},
-                before={f"parameters.{name}": own},
-            )
+            yield of_settings({name: value}, {name: own})
