@@ -15,7 +15,8 @@ import numpy as np
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family import family, prepare
+from atlas_ref.oracle.family import family, prepare, steps
+from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.family.state import Inputs, Outputs, Structure
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
@@ -201,3 +202,21 @@ def _frobenius(S: Array) -> Array:
     top = np.max(np.abs(S), axis=(-2, -1), keepdims=True)
     top = np.where(top == 0.0, 1.0, top)
     return np.sqrt(np.sum((S / top) ** 2, axis=(-2, -1), keepdims=True)) * top
+
+
+def longest(prepared: prepare.Prepared, convention: Convention) -> float:
+    """The greatest Frobenius norm of a memory after a write (CONV-67)."""
+    lengths: list[float] = []
+
+    def values(op: str, t: int, x: Array) -> Array:
+        if op == "M":
+            lengths.append(float(np.max(np.linalg.norm(x, axis=(-2, -1)))))
+        return x
+
+    def orthogonalise(S: Array, t: int) -> Array:
+        return steps.newton_schulz(PLAIN, S, convention.newton_schulz_settings)
+
+    structure = prepare.structure(convention, prepared.header)
+    hook = family.value_hook(values)
+    family.run(structure, prepared.stacked([convention]), orthogonalise, hook=hook)
+    return max(lengths, default=0.0)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.family.candidates import longest
 from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
-from atlas_ref.oracle.family.lengths import longest
 from atlas_ref.oracle.identify.properties import Numbers
 
 #: Relative distance below which two results in float64 differ by rounding alone.

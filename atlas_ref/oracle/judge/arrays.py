@@ -6,11 +6,11 @@ Specified in specs/case.md and specs/tolerance.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from atlas_ref.oracle.cases.inputs import STORED
-from atlas_ref.oracle.judge.layouts import other_shape
 from atlas_ref.oracle.judge.states import gap, holds
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, basis
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
@@ -33,14 +33,8 @@ def compare_arrays(
     """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
     row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
     if got.shape != want.shape:
-        return row._replace(
-            why=other_shape(
-                got,
-                want,
-                lambda moved: (
-                    compare_arrays(case, name, moved, want, tolerance, basis).verdict == "PASS"
-                ),
-            )
+        return _of_other_shape(
+            row, got, want, lambda x: compare_arrays(case, name, x, want, tolerance, basis)
         )
     if is_whole(want):
         return _compared_exactly(row, got, want)
@@ -68,6 +62,15 @@ def compare_arrays(
     return row._replace(
         verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
     )
+
+
+def _of_other_shape(
+    row: Comparison, got: Array, want: Array, judge: Callable[[Array], Comparison]
+) -> Comparison:
+    """The row of a result that has not our shape, with what would make it right (CASE-21)."""
+    from atlas_ref.oracle.judge.layouts import other_shape  # which a right answer does not need
+
+    return row._replace(why=other_shape(got, want, lambda moved: judge(moved).verdict == "PASS"))
 
 
 def is_whole(x: Array) -> bool:
@@ -124,12 +127,8 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
     """
     row = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
     if got.shape != want.shape:
-        return row._replace(
-            why=other_shape(
-                got,
-                want,
-                lambda moved: judged(case_name, name, moved, want, tolerance).verdict == "PASS",
-            )
+        return _of_other_shape(
+            row, got, want, lambda x: judged(case_name, name, x, want, tolerance)
         )
     if got.dtype.name not in FORMATS:
         return row._replace(
