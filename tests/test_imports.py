@@ -226,6 +226,7 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
         "atlas_ref.oracle.report.nearest",
         "atlas_ref.oracle.report.report",
         "atlas_ref.oracle.judge.answers",
+        "atlas_ref.oracle.judge.arrays",
         "atlas_ref.train.shown.board",
         "atlas_ref.train.shown.curve",
         "atlas_ref.train.shards",

@@ -19,8 +19,8 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.gate_axis import stated_by_a_set
-from atlas_ref.oracle.cases.header import RESERVED, Header, parse, reserved, title
-from atlas_ref.oracle.cases.recorded_headers import in_words_of_a_case, sized
+from atlas_ref.oracle.cases.header import Header, parse, reserved, title
+from atlas_ref.oracle.cases.recorded_headers import in_later_words, in_words_of_a_case, sized
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.cases.tensors import is_cotangent
 from atlas_ref.oracle.registry import SUBJECTS
@@ -174,21 +174,13 @@ def load_results(path: str | os.PathLike[str]) -> tuple[Header, dict[str, Any]]:
 def _read(name: str) -> tuple[Header, dict[str, Any]]:
     """The header and the tensors of a file."""
     text, given = files.read(name)
-    if _is_earlier(text):
-        from atlas_ref.oracle.cases.earlier_recordings import in_later_words
-
-        text, given = in_later_words(text, given)
-    text = sized(text, given)
+    text, tensors = in_later_words(text, given)
+    text = sized(text, tensors)
     header = parse(text)
-    tensors = in_words_of_a_case(text, given)
+    tensors = in_words_of_a_case(text, tensors)
     fields = header.plain()
     stated = stated_by_a_set(name, fields, tensors)
     return header if stated is fields else parse(json.dumps(stated)), tensors
-
-
-def _is_earlier(text: str) -> bool:
-    """Whether a header may be that of a recording of earlier days, which few are."""
-    return any(rule in text for rule in RESERVED)
 
 
 def save(path: str | os.PathLike[str], header: Header | Mapping[str, Any], tensors: Arrays) -> None:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import atlas_ref
-from atlas_ref.oracle.cases.earlier_recordings import PARAMETERS, in_later_words
+from atlas_ref.oracle.cases.recorded_headers import EARLIER, in_later_words
 from tests.support.casefiles import PEERS, raw
 
 FILES = {
@@ -26,7 +26,7 @@ def text_of(rule: str, **changes: object) -> str:
 
 
 @pytest.mark.clause("LAYER-17")
-@pytest.mark.parametrize("rule", PARAMETERS)
+@pytest.mark.parametrize("rule", EARLIER)
 def test_another_header_is_left_as_it_is(rule: str) -> None:
     tensors = load_file(FILES[rule])
     for text in (
@@ -68,7 +68,7 @@ def test_values_that_cannot_be_are_refused_or_not_supported(rule, changes, tmp_p
 
 
 @pytest.mark.clause("LAYER-17")
-@pytest.mark.parametrize("rule", PARAMETERS)
+@pytest.mark.parametrize("rule", EARLIER)
 def test_a_value_that_is_off_is_wrong(rule: str, tmp_path) -> None:
     tensors = load_file(FILES[rule])
     name = "out/read" if rule == "ttl" else "out/q_projected"
