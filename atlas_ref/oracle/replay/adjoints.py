@@ -19,7 +19,7 @@ from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import Op
-from atlas_ref.oracle.replay.recorded import Recorded
+from atlas_ref.oracle.replay.recorded import Recorded, Unread
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.replay.trace import in_layout
 from atlas_ref.types import Array
@@ -63,6 +63,9 @@ def expected(
     Args:
         values: of every op, recorded or computed.
         adjoints: the recorded ones, in the precision of `inputs`.
+
+    Raises:
+        Unread: a reading whose ops have other shapes or tokens than the recorded ones.
     """
     lead = leading(case)
     names = {each.op.removeprefix(PREFIX): each for each in adjoints}
@@ -97,7 +100,10 @@ def expected(
     }
     for op, each in names.items():
         for t in values.get(op, {}):
-            seeds[_key(op, t)] = each.values if t is None else each.at(t, lead)
+            seed = each.values if t is None else each.at(t, lead)
+            if (shape := plain(value[_key(op, t)]).shape) != seed.shape:
+                raise Unread(f"{each.tensor}: shape {seed.shape}, the reading has {shape}")
+            seeds[_key(op, t)] = seed
     (gradients,) = backward(seeds)
     return {
         PREFIX + op: {t: np.asarray(gradients[_key(op, t)]) for t in values.get(op, {})}

@@ -30,6 +30,10 @@ SHARED = ("rule", "level", "window", "span", "feature_map")
 WIDEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 
 
+class Unread(ValueError):
+    """A token or a shape of an op that a trace does not have, so that it is of no such reading."""
+
+
 class Recorded(NamedTuple):
     """One recorded op.
 
@@ -56,8 +60,16 @@ class Recorded(NamedTuple):
         return self.values[(slice(None),) * lead + (place,)]
 
     def at(self, t: int, lead: int) -> Array:
-        """The values at a token."""
-        return self.of(t if self.labels is None else self.labels.index(t), lead)
+        """The values at a token.
+
+        Raises:
+            Unread: none are recorded there.
+        """
+        if self.labels is None:
+            return self.of(t, lead)
+        if t not in self.labels:
+            raise Unread(f"{self.tensor}: nothing is recorded at token {t}")
+        return self.of(self.labels.index(t), lead)
 
 
 def recorded(
