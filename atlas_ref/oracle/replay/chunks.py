@@ -324,13 +324,16 @@ def _rows(structure: Structure, inputs: Inputs, tokens: range, c: int) -> list[A
 
 
 def _gates(inputs: Inputs, t: int) -> tuple[Any, Any, Any, Any]:
-    """r, m, a, b of a token; 1, 1, 0, 0 at an inactive one (CHUNK-2)."""
+    """r, m, a, b of a token; 1, 1, 0, 0 at an inactive one (CHUNK-2).
+
+    The factor a of a gradient in an average has its share 1 - m (CONV-64).
+    """
     if not inputs.active[t]:
         return 1.0, 1.0, 0.0, 0.0
     momentum = None if inputs.S0 is None else inputs.momentum
-    columns = (inputs.retain, momentum, inputs.a, inputs.b)
-    r, m, a, b = (
+    columns = (inputs.retain, momentum, inputs.a, inputs.b, inputs.share)
+    r, m, a, b, share = (
         absent if column is None else column[..., t, :, :]
-        for column, absent in zip(columns, (1.0, 0.0, 1.0, 1.0), strict=True)
+        for column, absent in zip(columns, (1.0, 0.0, 1.0, 1.0, 1.0), strict=True)
     )
-    return r, m, a, b
+    return r, m, share * a, b

@@ -36,6 +36,11 @@ KINDS = {
         "window": 3,
         "convention": {**LINEAR, "order": "momentum_then_window", "gradient_scale": 2},
     },
+    "exact average": {"rule": "titans_lmm", "convention": {"momentum_kind": "average"}},
+    "exact average first": {
+        "window": 3,
+        "convention": {**LINEAR, "order": "momentum_then_window", "momentum_kind": "average"},
+    },
     "frozen delta": {"rule": "delta", "span": 4, "convention": FROZEN},
     "frozen window": {
         "window": 3,
