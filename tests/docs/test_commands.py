@@ -21,7 +21,7 @@ from tests.support.page_blocks import blocks, done, run
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("specs", "docs/pages", "examples", "vectors", "benchmarks")
 PAGES = [
-    *sorted(ROOT.glob("*.md")),
+    *sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]),
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))),
 ]
 INDENTED = re.compile(r"^    (?:\$ )?((?:atlas-ref|make|pytest) .*(?:\\\n.*)*)$", re.MULTILINE)
