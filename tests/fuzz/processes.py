@@ -40,9 +40,15 @@ def ran(each: Input) -> Ran:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=SECONDS,
+        preexec_fn=_heeding,
     )
     out, err = (text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr))
     return Ran(done.returncode, out, err)
+
+
+def _heeding() -> None:
+    """Heed an interrupt, which what runs in the background of a shell has ignored from its start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def problems(each: Input, ran: Ran, temporary: Path) -> list[str]:

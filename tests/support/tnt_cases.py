@@ -42,7 +42,7 @@ FULL: dict[str, Any] = {
 def made(**request: Any) -> Any:
     """A small valid case."""
     sizes = {"tokens": 7, "d_in": 4, "d_out": 3, "heads": 2, "cotangent": True}
-    return new(Request(rule="tnt", draw=1, **(sizes | request)))
+    return new(Request(**({"rule": "tnt", "draw": 1} | sizes | request)))
 
 
 def some(**request: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -109,7 +109,7 @@ def test_a_case_without_a_member_is_the_loop_that_the_clauses_print(decay, layou
         assert_close("M", last if layout == "(d_out, d_in)" else last.T, M, ANALYTIC)
 
 
-@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-19", "DPLR-20", "DPLR-21")
+@pytest.mark.clause("DPLRCASE-3", "DPLRCASE-6", "DPLR-8", "DPLR-19", "DPLR-20", "DPLR-21")
 @pytest.mark.parametrize("member", NAMES)
 def test_the_plain_loop_is_the_rule_in_values_and_tolerances_are_measured(member):
     plain_loops.assert_plain_loop(drawn(member), MEMBERS, ROUNDED)

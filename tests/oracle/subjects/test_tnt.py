@@ -246,6 +246,10 @@ def test_a_new_case_has_a_state_of_a_document_that_was_before_it() -> None:
     case = tnt_cases.made(**tnt_cases.FULL)
     assert int(case.inputs["in/state/position"]) == 6
     assert case.inputs["in/state/local1/P_keys"].shape[-2] == 2
+    later = tnt_cases.made(**{**tnt_cases.FULL, "draw": 2})
+    bars = {name: x.shape for name, x in later.inputs.items() if "/state_bar/" in name}
+    assert {shape[-2:] for shape in bars.values()} == {(2, 3)}
+    assert {name.split("/")[2] for name in bars} == {"global", "local0", "local1", "local2"}
     with pytest.raises(atlas_ref.CaseError, match="pulse: every token of a TNT writes"):
         tnt_cases.made(pulse=2)
 
