@@ -320,7 +320,7 @@ def test_an_interrupt_ends_a_run_after_its_step_with_a_checkpoint(text, tmp_path
 )
 def test_weights_with_names_go_to_these_sources(given, expected):
     """Whatever order they are in; those of an earlier run are its sources too."""
-    named = weights.parsed("cosmopedia-v2:1 python-edu-cleaned:3")
+    named = weights.parsed("cosmopedia-v2/:1 python-edu-cleaned:3")
     assert weights.of_sources(given | {"weights": named}) == expected
     fields = {"paths": ["x"], **given}
     before = SimpleNamespace(text=SimpleNamespace(**{"mixture": None, "subsets": ()} | fields))

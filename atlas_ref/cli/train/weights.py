@@ -27,7 +27,7 @@ def parsed(text: str) -> list[float] | dict[str, float]:
         numbers = []
     if not numbers or not all(map(math.isfinite, numbers)):
         raise ValueError(f"{NEEDED}, found {text!r}")
-    names = [name for name, colon, _ in parts if colon]
+    names = [name.rstrip("/") for name, colon, _ in parts if colon]
     if not names:
         return numbers
     if len(names) < len(parts):

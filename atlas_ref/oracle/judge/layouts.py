@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from atlas_ref.types import Array
 
 #: Axes, and numbers, of the largest result whose axes are tried in every order.
-AXES, NUMBERS = 5, 10**7
+AXES, NUMBERS = 5, 10**6
 
 
 def other_shape(got: Array, want: Array, right: Callable[[Array], bool]) -> str:
@@ -21,7 +21,7 @@ def other_shape(got: Array, want: Array, right: Callable[[Array], bool]) -> str:
     words = f"shape {got.shape}, expected {want.shape}"
     for axes, moved in _orders(got, want):
         if right(moved):
-            if got.ndim == want.ndim:
+            if _moves(got, want):
                 return f"{words}; transposed by {_inverse(axes)} it would be right"
             shape = tuple(want.shape[axis] for axis in axes)
             tail = "" if axes == tuple(range(want.ndim)) else f", transposed by {_inverse(axes)},"
@@ -35,8 +35,13 @@ def _orders(got: Array, want: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
         return
     for axes in itertools.permutations(range(want.ndim)):
         shape = tuple(want.shape[axis] for axis in axes)
-        if got.ndim != want.ndim or got.shape == shape:
+        if got.shape == shape or not _moves(got, want):
             yield axes, got.reshape(shape).transpose(_inverse(axes))
+
+
+def _moves(got: Array, want: Array) -> bool:
+    """Whether the axes are ours in some order, so that none is merged, added or left out."""
+    return sorted(got.shape) == sorted(want.shape)
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:

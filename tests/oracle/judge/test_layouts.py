@@ -37,6 +37,7 @@ def test_the_order_that_is_named_makes_it_right(axes: tuple[int, ...]) -> None:
     [
         ((5, 6), (1, 0, 2), "; as (5, 2, 3), transposed by (1, 0, 2), it would be right"),
         ((1, 2, 5, 3), (0, 1, 2), "; as (2, 5, 3) it would be right"),
+        ((1, 5, 6), (1, 0, 2), "; as (5, 2, 3), transposed by (1, 0, 2), it would be right"),
         ((30,), (2, 1, 0), "; as (3, 5, 2), transposed by (2, 1, 0), it would be right"),
     ],
 )
