@@ -31,7 +31,7 @@ WIDEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 
 
 class Unread(ValueError):
-    """A token or a shape of an op that a trace does not have, so that it is of no such reading."""
+    """A reading has an op at a token, or in a shape, that the trace does not have."""
 
 
 class Recorded(NamedTuple):
