@@ -8,7 +8,6 @@ Weights that are all alike leave the choice of tokens to the window. Specified i
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from atlas_ref import backend
 from atlas_ref.blocks import module_of
 from atlas_ref.layers import attention, shared_memory
 from atlas_ref.models import language_model
-from atlas_ref.train import loop, sampler
+from atlas_ref.train import loop
 from atlas_ref.train.loop import Moment, Task
 from atlas_ref.types import Array
 
@@ -29,17 +28,16 @@ def deviation(own: Task, moment: Moment) -> float | None:
 
     Returns:
         None for a model without such gates, and where nothing is held out.
+
+    Raises:
+        Diverged: a value on the way that is not finite.
     """
-    held, s = own.data.held, own.settings
-    if held is None or not any(_has_gate(block) for block in own.config.blocks):
+    if own.data.held is None or not any(_has_gate(block) for block in own.config.blocks):
         return None
-    initial = loop.memories(own.config, moment.state)
-    begun = functools.partial(language_model.start, own.config, dtype=loop.KIND, initial=initial)
     found = []
-    (rows,) = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=1)
-    for part, reset, _ in loop.calls_of(rows, own.documents):
-        ids = part.ids[:, :-1]
-        found += weights(own.config, moment.params, begun(len(ids)), ids, reset)
+    with loop.finite(loop.HELD_OUT):
+        for begun, rows, reset in loop.held_out(own, moment, 1):
+            found += weights(own.config, moment.params, begun, rows.ids[:, :-1], reset)
     each = np.concatenate([np.ravel(backend.host(x)) for x in found])
     return float(np.std(each.astype(np.float64)))
 

@@ -29,6 +29,9 @@ from atlas_ref.types import Array
 from tape import plain
 from tape.nested import flatten
 
+#: What stands before a message about held-out text.
+HELD_OUT = "held-out text: "
+
 #: Precision of everything that is learnt.
 KIND = np.float32
 
@@ -303,21 +306,29 @@ def evaluate(own: Task, moment: Moment) -> Loss | None:
     Raises:
         Diverged: a loss, or a value on the way, that is not finite.
     """
-    held, s = own.data.held, own.settings
-    if held is None:
+    if (held := own.data.held) is None:
         return None
-    initial = memories(own.config, moment.state)
-    begun = functools.partial(language_model.start, own.config, dtype=KIND, initial=initial)
     value, count = 0.0, 0
-    batches = sampler.spread(held, rows=s.rows, length=s.tokens + 1, batches=s.evaluate_batches)
-    for batch in batches:
-        for rows, reset, _ in calls_of(batch, own.documents):
-            with finite("held-out text: "):
-                found = _loss(own.config, moment.params, begun(len(rows.ids)), rows, reset)
-            value += found * rows.tokens
-            count += rows.tokens
+    for begun, rows, reset in held_out(own, moment, own.settings.evaluate_batches):
+        with finite(HELD_OUT):
+            found = _loss(own.config, moment.params, begun, rows, reset)
+        value += found * rows.tokens
+        count += rows.tokens
     loss = value / count
     return Loss(loss, bits(loss, held.size / len(held.ids)), count)
+
+
+def held_out(own: Task, moment: Moment, batches: int) -> Iterator[tuple[Any, Rows, Any]]:
+    """Rows spread evenly over held-out text, in calls: the state before each, rows, reset (TRAIN-11)."""
+    held, s = own.data.held, own.settings
+    if held is None:
+        return
+    initial = memories(own.config, moment.state)
+    begun = functools.partial(language_model.start, own.config, dtype=KIND, initial=initial)
+    length = s.tokens + 1
+    for batch in sampler.spread(held, rows=s.rows, length=length, batches=batches):
+        for rows, reset, _ in calls_of(batch, own.documents):
+            yield begun(len(rows.ids)), rows, reset
 
 
 def _loss(config: language_model.Config, params: Any, begun: Any, rows: Rows, reset: Any) -> float:

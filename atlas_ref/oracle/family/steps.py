@@ -184,7 +184,10 @@ def _polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
 
 
 def _printed_polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
-    """The same with each product on its own; `expanded` as a X + b A X + c A X X^T X."""
+    """The same, each product alone.
+
+    With `expanded` it is a X + b A X + c A X X^T X.
+    """
     a, b, c = (np.asarray(each, dtype=X.dtype) for each in row)
     A = way.matmul(X, transposed(X))
     if not way.expanded:
