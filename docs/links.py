@@ -19,7 +19,7 @@ PROTECTED = re.compile(
     r"(```.*?```|^    .*?$|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$|\[[^\]]*\]\([^)]*\)|^#+ .*?$|<[^>]+>)",
     re.DOTALL | re.MULTILINE,
 )
-COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
+COPIED = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/contents.md")
 
 
 def page_of(path: str) -> str:
