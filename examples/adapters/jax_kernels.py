@@ -30,7 +30,7 @@ def of(
     backward: bool = True,
     **how: Any,
 ) -> kernels.Kernel:
-    """The kernel behind a function of JAX arrays, which returns o and the final state or None.
+    """The kernel behind a function of JAX arrays, which returns o and its final states or None.
 
     Args:
         function: of arrays by the names of `arguments`.
@@ -38,24 +38,29 @@ def of(
         backward: whether JAX can go back through it.
     """
 
-    def call(**given: Any) -> tuple[Array, Array | None]:
-        y, M = function(**{name: device_array(x) for name, x in given.items()})
-        return np.asarray(y), None if M is None else np.asarray(M)
+    def call(**given: Any) -> tuple[Array | None, ...]:
+        found = function(**{name: device_array(x) for name, x in given.items()})
+        return tuple(None if x is None else np.asarray(x) for x in found)
 
-    def gradients(given: dict[str, Any], y_bar: Array, M_bar: Array | None) -> dict[str, Any]:
+    def gradients(given: dict[str, Any], *bars: Array | None) -> dict[str, Any]:
         import jax
 
         leaves = {n: device_array(x) for n, x in given.items() if differentiable(x)}
         others = {n: device_array(x) for n, x in given.items() if n not in leaves}
-        (y, M), back = jax.vjp(lambda floats: function(**others, **floats), leaves)
-        bars = jax.numpy.asarray(y_bar, y.dtype), None
-        if M is not None:
-            zero = jax.numpy.zeros_like(M)
-            bars = bars[0], zero if M_bar is None else jax.numpy.asarray(M_bar, M.dtype)
-        (found,) = back(bars)
+        results, back = jax.vjp(lambda floats: tuple(function(**others, **floats)), leaves)
+        (found,) = back(tuple(map(_cotangent, results, bars)))
         return {name: np.asarray(gradient) for name, gradient in found.items()}
 
     return kernels.Kernel(call, arguments, member, gradients if backward else None, **how)
+
+
+def _cotangent(x: Any, bar: Array | None) -> Any:
+    """The cotangent of a result, zero where the case has none."""
+    import jax
+
+    if x is None:
+        return None
+    return jax.numpy.zeros_like(x) if bar is None else jax.numpy.asarray(bar, x.dtype)
 
 
 def differentiable(x: Any) -> bool:

@@ -20,7 +20,11 @@ Arrays = dict[str, Array]
 #: Tensors of heads, which all tokens share.
 OF_HEADS = ("gate_log_rate", "gate_bias", "gate_floor")
 
-STATES = ("M0", "M_bar")
+#: States that lie as matrices, and those of one axis of keys; the last is of key heads.
+MATRICES, VECTORS = ("M", "S"), ("z", "A")
+
+#: First states and cotangents of the last, by the state.
+STATES = {f"{state}{end}": state for state in MATRICES + VECTORS for end in ("0", "_bar")}
 
 #: Parameters of a case that a kernel may take as an argument.
 NUMBERS = ("steps", "query_scale")
@@ -29,7 +33,7 @@ NUMBERS = ("steps", "query_scale")
 READ = ("q", "y", "y_bar")
 
 #: Tensors that have the heads of keys, which value heads share.
-OF_KEYS = ("q", "k", "log_retain_precond", "beta_precond")
+OF_KEYS = ("q", "k", "log_retain_precond", "beta_precond", "A", "A0", "A_bar")
 
 #: Tensors whose last axis is that of values, where they have one behind the tokens.
 OF_VALUES = ("v", "y", "y_bar", "write_gate", "erase_scale")
@@ -230,7 +234,7 @@ class Conversion(NamedTuple):
 
     def _repeated(self, name: str, x: Array) -> Array:
         """Keys and queries for value heads, a gate or a rate of a head for its channels."""
-        if name in OF_KEYS and self.groups > 1 and not self.kernel.grouped:
+        if self._repeats(name):
             return np.repeat(x, self.groups, axis=len(self.axes) - 1)
         if width := self._spread(name, x.ndim):
             return np.repeat(x[..., None], width, axis=-1)
@@ -246,38 +250,50 @@ class Conversion(NamedTuple):
         return self.full[1] if rates and self.kernel.rates == "value" else 0
 
     def _state(self, name: str, x: Array) -> Array:
-        """A state for each sequence; the cotangent of the last memory for the last of each row."""
-        x = x.reshape(self.batch, -1, *x.shape[-2:])
-        x = self._turned(x)
-        behind = [to - n for n, to in zip(x.shape[-2:], self._state_sizes(self.full), strict=True)]
-        x = np.pad(x, [(0, 0), (0, 0), *((0, n) for n in behind)])
+        """A state for each sequence; the cotangent of a last one for the last of each row."""
+        state, cotangent = STATES[name], name.endswith("_bar")
+        if self._repeats(name):
+            x = np.repeat(x, self.groups, axis=len(self.axes) - 1)
+            if cotangent:  # the copies are one state, of which `last_state` takes the first
+                copy = np.arange(x.shape[len(self.axes) - 1]) % self.groups
+                x = np.where(copy[:, None] == 0, x, np.zeros_like(x))
+        x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])
+        x = self._turned(x) if state in MATRICES else x
+        sizes = self._state_sizes(state, self.full)
+        behind = [(0, to - n) for n, to in zip(x.shape[2:], sizes, strict=True)]
+        x = np.pad(x, [(0, 0), (0, 0), *behind])
         if not self.starts:
             return np.ascontiguousarray(x)
-        x = self._guarded(name, x)
-        x = np.repeat(x, len(self.starts), axis=0)
-        if name == "M_bar":
+        x = np.repeat(self._guarded(name, x), len(self.starts), axis=0)
+        if cotangent:
             last = np.arange(len(x)) % len(self.starts) == len(self.starts) - 1
-            x = np.where(last[:, None, None, None], x, np.zeros_like(x))
+            x = np.where(last.reshape(-1, *(1,) * (x.ndim - 1)), x, np.zeros_like(x))
         return x
+
+    def _repeats(self, name: str) -> bool:
+        """Whether a tensor of key heads is handed over for each value head."""
+        return name in OF_KEYS and self.groups > 1 and not self.kernel.grouped
 
     def _turned(self, x: Array) -> Array:
         """A state from the layout of the case to that of the kernel, or back."""
         same = self.parameters.get("state_layout", "(d_out, d_in)") == self.kernel.state
         return x if same else np.swapaxes(x, -1, -2)
 
-    def _state_sizes(self, sizes: tuple[int, int, int]) -> tuple[int, int]:
+    def _state_sizes(self, state: str, sizes: tuple[int, int, int]) -> tuple[int, ...]:
         """The axes of a state of the kernel."""
         d_in, d_out, _ = sizes
+        if state in VECTORS:
+            return (d_in,)
         return (d_in, d_out) if self.kernel.state == "(d_in, d_out)" else (d_out, d_in)
 
     # -- from the kernel ---------------------------------------------------------------------------
 
     def from_kernel(self, name: str, x: Array) -> Array:
         """A result or the gradient by a tensor, in the layout of the case."""
-        if name == "M0":
+        if name in STATES:
             x = x.reshape(self.rows, -1, *x.shape[1:])[self.guards :]
-            x = x.sum(axis=1)  # over packed sequences
-            return self._turned(self._cut_state(x)).reshape(self.inputs["M0"].shape)
+            x = self._cut_state(STATES[name], x.sum(axis=1))  # over packed sequences
+            return self._summed(name, x).reshape(self.inputs[name].shape)
         if name == "bonus" or name in OF_HEADS:
             own = self.inputs[name].shape
             x = x.reshape(self._of_heads(name, self.inputs[name]))
@@ -297,26 +313,29 @@ class Conversion(NamedTuple):
         x = x[:, :, : x.shape[2] // self.full[2] * self.sizes[2]]
         return x[..., : self.sizes[self._width(name, x)]] if x.ndim > 3 else x
 
-    def _cut_state(self, x: Array) -> Array:
-        rows, columns = self._state_sizes(self.sizes)
-        return x[..., :rows, :columns]
+    def _cut_state(self, state: str, x: Array) -> Array:
+        """A state in the layout of the case, without what was filled up."""
+        sizes = self._state_sizes(state, self.sizes)
+        x = x[(..., *(slice(0, size) for size in sizes))]
+        return self._turned(x) if state in MATRICES else x
 
     def _heads(self, x: Array) -> tuple[int, ...]:
         return (x.shape[1],) if self.axes else ()
 
     def _summed(self, name: str, x: Array) -> Array:
         """The gradient by what was repeated."""
-        if name in OF_KEYS and self.groups > 1 and not self.kernel.grouped:
+        if self._repeats(name):
             return x.reshape(x.shape[0], -1, self.groups, *x.shape[2:]).sum(axis=2)
         if (given := self._given(name)) is not None and self._spread(name, given[1].ndim):
             return x.sum(axis=-1)
         return x
 
-    def last_state(self, M: Array) -> Array:
-        """The memory after the last token of each row of the batch."""
-        M = M[len(self.starts) - 1 :: len(self.starts)] if self.starts else M
-        M = self._turned(self._cut_state(M[self.guards :]))
-        return np.ascontiguousarray(M.reshape(*self.axes, *M.shape[-2:]))
+    def last_state(self, state: str, x: Array) -> Array:
+        """A state after the last token of each row of the batch."""
+        x = x[len(self.starts) - 1 :: len(self.starts)] if self.starts else x
+        x = self._cut_state(state, x[self.guards :])
+        x = x[:, :: self.groups] if self._repeats(state) else x
+        return np.ascontiguousarray(x.reshape(*self.axes[:-1], *self._heads(x), *x.shape[2:]))
 
     def gradients(self, found: Mapping[str, Any]) -> Arrays:
         """Gradients by the tensors of the case, from those by arguments of the kernel.

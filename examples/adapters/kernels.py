@@ -39,7 +39,7 @@ KDA = {
 #: heads (H,) and (H, K). Its settings are {"gate_formula": "softplus"}.
 KDA_WITH_GATE = {**KDA, "g": "gate_input", "A_log": "gate_log_rate", "dt_bias": "gate_bias"}
 
-COTANGENTS = {"y_bar", "M_bar"}
+COTANGENTS = ("y_bar", "M_bar")
 
 #: Axes of a state behind (B, H), and what has a step size: a row, or each value of one.
 LAYOUTS = ("(d_in, d_out)", "(d_out, d_in)")
@@ -103,7 +103,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         call: the kernel, of arrays by the names of `arguments`; returns o and the final state,
-            which may be None.
+            which may be None, and behind it that of the second state, where there is `second`.
         arguments: argument -> tensor of a case without `in/`; `log_retain`, `log2_retain` and
             `retain` are the gate in whichever form the case has it, and 1 where it has none;
             `cu_seqlens` the starts of packed sequences and the end of the last, `steps` and
@@ -111,7 +111,8 @@ class Kernel(NamedTuple):
             not passed.
         member: of specs/dplr_cases.md, what the kernel computes.
         gradients: (arguments, cotangent of o, cotangent of the final state or None) -> gradient by
-            argument, in the layout of the kernel; None where there is no backward.
+            argument, in the layout of the kernel; None where there is no backward. Where there is
+            `second`, its cotangent or None follows.
         head_axis: 2 for (B, T, H, D), 1 for (B, H, T, D).
         state: axes of a state behind (B, H): "(d_in, d_out)", (K, V), or "(d_out, d_in)".
         options: further arguments, the same in every call, as chunk_size; a tensor of the case has
@@ -123,6 +124,10 @@ class Kernel(NamedTuple):
         channels: whether a gate has one number for each key channel. Where it has, one of a whole
             head is repeated.
         returns_state: whether there is a final state.
+        second: whether it returns the second state of its member too: the sum of keys z (N, H, K)
+            of linear_attn_normalized, A (N, H, K) of preconditioned keys, where H is key heads if
+            `grouped`, the momentum S, which lies as `state` says. First ones are arguments
+            for z0, A0, S0.
         chunk: what the number of tokens has to be a multiple of.
         rates: "row" where beta is one number a head, "value" where it is one for each value. There
             one of a head is repeated.
@@ -131,10 +136,10 @@ class Kernel(NamedTuple):
             and gates 1, reads and gradients are cut, and reads scaled as the case has them.
     """
 
-    call: Callable[..., tuple[Array, Array | None]]
+    call: Callable[..., tuple[Array | None, ...]]
     arguments: Mapping[str, str]
     member: str | None
-    gradients: Callable[[dict[str, Any], Array, Array | None], Mapping[str, Any]] | None = None
+    gradients: Callable[..., Mapping[str, Any]] | None = None
     head_axis: int = 2
     state: str = "(d_in, d_out)"
     options: Mapping[str, Any] = {}
@@ -142,6 +147,7 @@ class Kernel(NamedTuple):
     grouped: bool = False
     channels: bool = True
     returns_state: bool = True
+    second: bool = False
     chunk: int = 1
     rates: str = "row"
     pad: int | tuple[int, ...] = 1
@@ -157,13 +163,18 @@ class Kernel(NamedTuple):
             raise NotImplementedError(why)
         call = Conversion.of(self, case, inputs)
         arguments = call.arguments()
-        y, M = self.call(**{**self.options, **arguments})
+        y, *last = self.call(**{**self.options, **arguments})
+        if len(last) != len(self.states):
+            needed = " and ".join(("o", *self.states))
+            raise ValueError(f"Kernel.call: {1 + len(last)} results, needed are {needed}")
         results = {"y": call.from_kernel("y", np.asarray(y))}
-        if M is not None:
-            results["M"] = call.last_state(np.asarray(M))
+        for state, x in zip(self.states, last, strict=True):
+            if x is not None:
+                results[state] = call.last_state(state, np.asarray(x))
         if self.gradients is None or "y_bar" not in inputs:
             return results
-        bars = [call.to_kernel(n, inputs[n]) if n in inputs else None for n in ("y_bar", "M_bar")]
+        names = ["y_bar", *(f"{state}_bar" for state in self.states)]
+        bars = [call.to_kernel(n, inputs[n]) if n in inputs else None for n in names]
         gradients = self.gradients({**self.options, **arguments}, *bars)
         return results | call.gradients(gradients)
 
@@ -181,6 +192,10 @@ class Kernel(NamedTuple):
             "rates": (self.rates in RATES, f"one of {', '.join(map(repr, RATES))}"),
             "head_axis": (self.head_axis in (1, 2), "1 or 2"),
             "chunk": (chunk, "a whole number from 1"),
+            "second": (
+                not self.second or bool(self.member in MEMBERS and self.defaults.second),
+                "False for a member with one state",
+            ),
             "pad": (all(sizes) and len(pads) in (2, 3), "one, two or three whole numbers from 1"),
         }
         for name, (holds, needed) in legal.items():
@@ -196,6 +211,11 @@ class Kernel(NamedTuple):
     def takes_gate(self) -> bool:
         """Whether it takes the gate itself, or its log."""
         return bool(self.tensors & {"retain", "log_retain", "log2_retain"})
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """States that the kernel returns behind its reads, in order."""
+        return ("M", self.defaults.second) if self.second else ("M",)
 
     @property
     def defaults(self) -> Defaults:
@@ -253,8 +273,9 @@ class Kernel(NamedTuple):
         taken = self.tensors | ({"retain", "log_retain"} if self.takes_gate else set())
         taken |= {"reset"} if "cu_seqlens" in taken else set()
         taken |= {"active"} if self._stills(inputs) else set()
+        taken |= {*COTANGENTS, *(f"{state}_bar" for state in self.states)}
         for name in inputs:
-            if name not in taken | COTANGENTS:
+            if name not in taken:
                 return f"in/{name}: it takes none"
         if "M_bar" in inputs and not self.returns_state:
             return "in/M_bar: it returns no final state"
@@ -332,7 +353,8 @@ class Kernel(NamedTuple):
         fixed |= {} if scaled else {"rates": ("row",)}
         states = {"M0", *({f"{own.second}0"} if own.second else ())}
         fixed |= {} if states <= taken else {"state": ("absent",)}
-        fixed |= {} if self.returns_state and not own.second else {"state_bar": (False,)}
+        returns = self.returns_state and self.second == bool(own.second)
+        fixed |= {} if returns else {"state_bar": (False,)}
         fixed |= {} if self._stills({}) else {"pulse": (1,)}
         fixed |= {} if "cu_seqlens" in taken else {"reset": (0,)}
         if self.chunk > 1 and self.multiples[2] % self.chunk:

@@ -33,7 +33,7 @@ def of(
     backward: bool = True,
     **how: Any,
 ) -> kernels.Kernel:
-    """The kernel behind a function of MLX arrays, which returns o and the final state or None.
+    """The kernel behind a function of MLX arrays, which returns o and its final states or None.
 
     Args:
         function: of arrays by the names of `arguments`.
@@ -42,18 +42,17 @@ def of(
         backward: whether MLX can go back through it.
     """
 
-    def call(**given: Any) -> tuple[Array, Array | None]:
+    def call(**given: Any) -> tuple[Array | None, ...]:
         with stream(device):
-            y, M = function(**{name: device_array(x) for name, x in given.items()})
-            return array(y), None if M is None else array(M)
+            found = function(**{name: device_array(x) for name, x in given.items()})
+            return tuple(None if x is None else array(x) for x in found)
 
-    def gradients(given: dict[str, Any], y_bar: Array, M_bar: Array | None) -> dict[str, Any]:
+    def gradients(given: dict[str, Any], *bars: Array | None) -> dict[str, Any]:
         import mlx.core as mx
 
         def loss(floats: dict[str, Any]) -> Any:
-            y, M = function(**others, **floats)
-            total = (y * device_array(y_bar)).sum()
-            return total if M_bar is None else total + (M * device_array(M_bar)).sum()
+            pairs = zip(function(**others, **floats), bars, strict=True)
+            return sum((x * device_array(bar)).sum() for x, bar in pairs if bar is not None)
 
         with stream(device):
             leaves = {n: device_array(x) for n, x in given.items() if differentiable(x)}

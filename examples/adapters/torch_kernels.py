@@ -30,7 +30,7 @@ def of(
     backward: bool = True,
     **how: Any,
 ) -> kernels.Kernel:
-    """The kernel behind a function of tensors, which returns o and the final state.
+    """The kernel behind a function of tensors, which returns o and its final states.
 
     Args:
         function: of tensors by the names of `arguments`.
@@ -39,20 +39,21 @@ def of(
         backward: whether autograd can go through it.
     """
 
-    def call(**given: Any) -> tuple[Array, Array | None]:
+    def call(**given: Any) -> tuple[Array | None, ...]:
         with torch.no_grad():
-            y, M = function(**{name: tensor(x, device) for name, x in given.items()})
-        return array(y), None if M is None else array(M)
+            found = function(**{name: tensor(x, device) for name, x in given.items()})
+        return tuple(None if x is None else array(x) for x in found)
 
-    def gradients(given: dict[str, Any], y_bar: Array, M_bar: Array | None) -> dict[str, Any]:
+    def gradients(given: dict[str, Any], *bars: Array | None) -> dict[str, Any]:
         leaves = {name: tensor(x, device) for name, x in given.items()}
         names = [name for name, x in leaves.items() if _differentiable(x)]
         for name in names:
             leaves[name].requires_grad_()
-        y, M = function(**leaves)
-        loss = (y * tensor(y_bar, device).to(y.dtype)).sum()
-        if M_bar is not None:
-            loss = loss + (M * tensor(M_bar, device).to(M.dtype)).sum()
+        loss = sum(
+            (x * tensor(bar, device).to(x.dtype)).sum()
+            for x, bar in zip(function(**leaves), bars, strict=True)
+            if bar is not None
+        )
         by = torch.autograd.grad(loss, [leaves[name] for name in names], materialize_grads=True)
         return {name: array(each) for name, each in zip(names, by, strict=True)}
 

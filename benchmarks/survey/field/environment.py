@@ -1,7 +1,7 @@
-"""An environment for each package: build/survey/NAME, made by pip from the package's pins.
+"""An environment for each package: build/survey/NAME, made by pip or npm from the package's pins.
 
 A package that needs another NumPy, Python or PyTorch than its neighbour stops nobody. What cannot
-be installed says why, in pip's words.
+be installed says why, in the words of these.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATH = (ROOT, ROOT / "examples" / "adapters", ROOT / "examples" / "adapters" / "
 #: Characters of a reason.
 LONGEST = 160
 
-#: Seconds that pip has for one package.
+#: Seconds that pip or npm has for one package.
 PATIENCE = 1800.0
 
 VERSIONS = """import importlib.metadata, json
@@ -46,11 +46,14 @@ class Environment(NamedTuple):
     """An interpreter and what it can import.
 
     Attributes:
+        python: of Python, or Node.
         versions: of what is installed, by name.
+        modules: the folder of packages of npm.
     """
 
     python: Path
     versions: Mapping[str, str]
+    modules: Path | None = None
 
     def version(self, package: str) -> str:
         """The installed version of a package, without the name of a build; empty without it."""
@@ -61,8 +64,10 @@ def made(package: Package, place: Path = PLACE) -> Environment:
     """The environment of a package, made where there is none of these pins.
 
     Raises:
-        AbsentError: its Python is not here, or pip refuses, in pip's words.
+        AbsentError: its Python or Node is not here, or pip or npm refuses, in its words.
     """
+    if package.program:
+        return _of_npm(package, place)
     folder = place / package.name
     python, stamp = folder / "bin" / "python", folder / "pins.json"
     asked = json.dumps([package.pins, package.python, package.alone, _beside()])
@@ -78,6 +83,25 @@ def made(package: Package, place: Path = PLACE) -> Environment:
         [str(python), "-c", VERSIONS], capture_output=True, text=True, check=True, env=_clean()
     )
     return Environment(python, json.loads(said.stdout))
+
+
+def _of_npm(package: Package, place: Path) -> Environment:
+    """The same of a package of npm, without scripts: those fetch what a CPU does not need."""
+    folder = place / package.name
+    node, npm = (shutil.which(program) for program in ("node", "npm"))
+    if node is None or npm is None:
+        raise AbsentError("it needs Node and npm, which are not on the path")
+    stamp, asked = folder / "pins.json", json.dumps(package.pins)
+    if not stamp.exists() or stamp.read_text() != asked:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        pins = [pin.replace("==", "@") for pin in package.pins]
+        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--silent")
+        _run([npm, "install", "--prefix", str(folder), *quiet, *pins])
+        stamp.write_text(asked)
+    modules = folder / "node_modules"
+    named = json.loads((modules / package.name / "package.json").read_text())
+    return Environment(Path(node), {package.name.lower(): named["version"]}, modules)
 
 
 def _beside() -> list[str]:
@@ -106,7 +130,7 @@ def _run(words: list[str]) -> None:
             words, capture_output=True, text=True, timeout=PATIENCE, env=_clean(), check=False
         )
     except subprocess.TimeoutExpired:
-        raise AbsentError(f"pip did not end within {PATIENCE:g} s") from None
+        raise AbsentError(f"{Path(words[0]).name} did not end within {PATIENCE:g} s") from None
     if done.returncode:
         raise AbsentError(reason(done.stderr or done.stdout))
 

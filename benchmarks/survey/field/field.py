@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.identify.stated import setting
-from atlas_ref.oracle.sources.programs import Isolated
+from atlas_ref.oracle.sources.programs import Isolated, program
 from atlas_ref.oracle.sources.sources import Source
 from benchmarks.survey.catalogue import MODULES, helper
 from benchmarks.survey.field.environment import PATH, AbsentError, Environment, made
@@ -56,14 +57,26 @@ def asked_of(
     for entry in package.entries:
         tell(f"  {entry.entry}, {entry.target}")
         row = {**said(package, entry), "version": version}
-        source = Isolated(entry.adapter, timeout=TIMEOUT, python=environment.python, path=PATH)
-        with contextlib.closing(source):
+        with contextlib.ExitStack() as stack:
             try:
+                source = _source(package, entry, environment, stack)
                 also(entry, version, source)
                 rows.append({**row, **scored(entry, cases, source)._asdict()})
             except CaseError as error:
                 rows.append({**row, "missing": _short(str(error))})
     return rows
+
+
+def _source(
+    package: Package, entry: Entry, environment: Environment, stack: contextlib.ExitStack
+) -> Source:
+    """The process that answers cases: a function of Python, or a program that Node runs."""
+    if not package.program:
+        isolated = Isolated(entry.adapter, timeout=TIMEOUT, python=environment.python, path=PATH)
+        return stack.enter_context(contextlib.closing(isolated))
+    words = ["env", f"NODE_PATH={environment.modules}", str(environment.python)]
+    words += [str(PATH[1] / package.program), "{case}", "{out}"]
+    return program(shlex.join(words), timeout=TIMEOUT)
 
 
 def said(package: Package, entry: Entry) -> Row:

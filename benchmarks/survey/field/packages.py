@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 DATA = Path(__file__).parent / "packages.toml"
 
 #: Keys of a package and of an entry in the data.
-PACKAGE_KEYS = {"pins", "python", "alone", "note", "functions"}
+PACKAGE_KEYS = {"pins", "python", "alone", "program", "note", "functions"}
 ENTRY_KEYS = {"entry", "target", "settings", "dtype", "note"}
 
 #: The precision that a function is asked in where its entry does not say.
@@ -21,7 +21,8 @@ class Entry(NamedTuple):
     """A function of a package, and what of it is asked.
 
     Attributes:
-        adapter: `module:function` of examples/adapters, which answers cases.
+        adapter: `module:function` of examples/adapters, which answers cases; of a package of npm the
+            folder of its program, and a name.
         entry: the public function, as its package names it.
         target: a rule, or `dplr-MEMBER`: whose vectors it is asked.
         settings: what the adapter states beside the target, in words.
@@ -45,6 +46,7 @@ class Package(NamedTuple):
         python: the version of the interpreter, as 3.12; any where empty.
         alone: whether it is installed without what it asks for of Python and other packages: the
             other pins are what it gets.
+        program: a file of examples/adapters that Node runs, of a package of npm; else empty.
         note: about all of its entries, for the table.
     """
 
@@ -53,6 +55,7 @@ class Package(NamedTuple):
     entries: tuple[Entry, ...]
     python: str = ""
     alone: bool = False
+    program: str = ""
     note: str = ""
 
     @property
@@ -95,7 +98,7 @@ def _package(name: str, row: Mapping[str, Any]) -> Package:
     entries = tuple(_entry(name, adapter, each) for adapter, each in row["functions"].items())
     if not entries:
         raise ValueError(f"{name}: it has no function")
-    own = {key: row[key] for key in ("python", "alone", "note") if key in row}
+    own = {key: row[key] for key in ("python", "alone", "program", "note") if key in row}
     return Package(name, pins, entries, **own)
 
 

@@ -272,7 +272,8 @@ dplr = _of_fla(
 dplr_chunk = _chunked(dplr, "dplr, in chunks", "dplr_chunkwise", chunk=CHUNK)
 
 _GATED = {"query": "q", "key": "k", "value": "v", "g": "log_retain", "beta": "beta"}
-_NORMED = {"use_qk_l2norm_in_kernel": True, "initial_state": None, **LAST}
+_PLAIN = {"use_qk_l2norm_in_kernel": False, "initial_state": None, **LAST}
+_NORMED = {**_PLAIN, "use_qk_l2norm_in_kernel": True}
 
 
 def _of_transformers(label: str, model: str, function: str, member: str, **how: Any) -> Reference:
@@ -288,6 +289,38 @@ def _of_transformers(label: str, model: str, function: str, member: str, **how: 
     )
 
 
+qwen_gated_delta = _of_transformers(
+    "Qwen3-Next without norms, token by token",
+    "qwen3_next",
+    "torch_recurrent_gated_delta_rule",
+    "gated_delta",
+    options=_PLAIN,
+    grouped=True,
+    **HEAD,
+)
+qwen_gated_delta_chunk = _of_transformers(
+    "Qwen3-Next without norms, in chunks",
+    "qwen3_next",
+    "torch_chunk_gated_delta_rule",
+    "gated_delta",
+    options={**_PLAIN, "chunk_size": CHUNK},
+    grouped=True,
+    **HEAD,
+)
+kimi_kda = _of_transformers(
+    "Kimi-Linear without norms, token by token",
+    "kimi_linear",
+    "recurrent_kimi_delta_attention",
+    "kda",
+    options=_PLAIN,
+)
+kimi_kda_chunk = _of_transformers(
+    "Kimi-Linear without norms, in chunks",
+    "kimi_linear",
+    "chunk_kimi_delta_attention",
+    "kda",
+    options={**_PLAIN, "chunk_size": CHUNK},
+)
 qwen3_next = _of_transformers(
     "Qwen3-Next, token by token",
     "qwen3_next",
@@ -321,7 +354,7 @@ kimi_linear_chunk = _of_transformers(
     options={**_NORMED, "chunk_size": CHUNK},
 )
 
-#: Functions in the order of the table.
+#: Functions in the order of the table; those without norms are the same functions under one option.
 NAMES = (
     *(
         "linear_attn",

@@ -66,10 +66,14 @@ def test_every_package_is_pinned_and_its_functions_are_there(package):
     for entry in package.entries:
         module, colon, name = entry.adapter.partition(":")
         assert colon
-        files = [folder / f"{module}.py" for folder in PATH[1:]]
-        found = [file for file in files if file.exists()]
-        assert len(found) == 1, entry.adapter
-        assert name in bound(found[0]), entry.adapter
+        if package.program:
+            assert (PATH[1] / package.program).parent.name == module, entry.adapter
+            assert (PATH[1] / package.program).is_file()
+        else:
+            files = [folder / f"{module}.py" for folder in PATH[1:]]
+            found = [file for file in files if file.exists()]
+            assert len(found) == 1, entry.adapter
+            assert name in bound(found[0]), entry.adapter
         rule, _, member = entry.target.partition("-")
         assert rule in (*RULES, "newton_schulz", "dplr")
         assert (member in MEMBERS) == (rule == "dplr")
