@@ -36,6 +36,13 @@ class Copy:
         lines.insert(lines.index(f"{before}\n"), f"{row}\n")
         place.write_text("".join(lines))
 
+    def put(self, path: str, before: str, after: str) -> None:
+        """Text in the place of the only text that is `before`."""
+        place = self.room / path
+        text = place.read_text()
+        assert text.count(before) == 1, (path, before)
+        place.write_text(text.replace(before, after))
+
     def changed(self) -> list[str]:
         """Files of the code that are not those of the repository."""
         found = {
