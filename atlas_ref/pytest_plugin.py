@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
     from atlas_ref.oracle.judge.answers import Source
+    from atlas_ref.oracle.judge.compare import Checked
     from atlas_ref.oracle.judge.xfail import Entry
 
 MARK = "atlas"
@@ -49,6 +51,7 @@ class Settings:
             name.strip() for name in (option("atlas_without") or "").split(",") if name.strip()
         )
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
+        self.schedule = option("atlas_schedule")
         self.nearest = nothing if option("atlas_no_nearest") else Nearest().words
         only = option("atlas_only")
         self.only = (
@@ -68,6 +71,10 @@ class Settings:
             raise pytest.UsageError(
                 "--atlas-impl and --atlas-exec: one source of results at a time"
             )
+        if self.schedule and not (self.impl or self.program):
+            raise pytest.UsageError("--atlas-schedule needs --atlas-impl or --atlas-exec")
+        if self.schedule and self.only is not None:
+            raise pytest.UsageError("--atlas-only: not with --atlas-schedule")
         for folder in self.folders:
             if not os.path.exists(folder):
                 raise pytest.UsageError(f"--atlas-cases: {folder}: no such file or folder")
@@ -83,6 +90,22 @@ class Settings:
             self._source = sources.function(self.impl)
         return self._source
 
+    def checked(self, case: Case) -> Checked:
+        """The verdicts on one case, of the calls of a schedule where there is one."""
+        stated = {
+            "dtype": self.dtype,
+            "state_dtype": self.state_dtype,
+            "without": self.without,
+        }
+        source = self.source()
+        if self.schedule is None or source is None:
+            from atlas_ref.oracle.judge.compare import checked
+
+            return checked(case, source=source, only=self.only, **stated)
+        from atlas_ref.oracle.schedules.judge import scheduled
+
+        return scheduled(case, source, self.schedule, **stated)
+
     def repeated(self, case: Path) -> str:
         """The command that repeats one test."""
         import shlex
@@ -96,6 +119,7 @@ class Settings:
             ("dtype", self.dtype),
             ("state-dtype", self.state_dtype),
             ("without", ",".join(self.without)),
+            ("schedule", self.schedule),
         ):
             words += [f"--atlas-{name}", value] if value else []
         return shlex.join([*words, "-m", MARK])
@@ -154,6 +178,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--atlas-state-dtype", metavar="DTYPE", help="what your code keeps M and S in; else float32"
+    )
+    group.addoption(
+        "--atlas-schedule",
+        metavar="STEPS",
+        help="call your code as a server does: serving, or steps; see atlas-ref check --help",
     )
     group.addoption("--atlas-only", metavar="y,M,grad/k", help="compare these results alone")
     group.addoption(
@@ -273,21 +302,13 @@ class CaseItem(pytest.Item):
         """Load, run, compare; the verdicts are properties of the test's report."""
         from atlas_ref.oracle.cases.case import CaseError, load
         from atlas_ref.oracle.judge import xfail
-        from atlas_ref.oracle.judge.compare import checked
         from atlas_ref.oracle.report.failures import explained
         from atlas_ref.vectors.sets.cases import identity
 
         settings = self.config.stash[SETTINGS]
         name = str(self.path)
         try:
-            done = checked(
-                load(name),
-                source=settings.source(),
-                only=settings.only,
-                dtype=settings.dtype,
-                state_dtype=settings.state_dtype,
-                without=settings.without,
-            )
+            done = settings.checked(load(name))
         except CaseError as error:
             raise NotPassed(f"bad input: {error}") from None
         entries = [entry for entry in settings.entries if xfail.concerns(entry, name)]

@@ -68,6 +68,7 @@ FLOORS = (
     ("judge",),
     ("sources", "replay"),
     ("modules", "sweep", "family.mistakes"),
+    ("schedules",),
     ("identify",),
     ("report",),
 )

@@ -12,6 +12,9 @@ import typer
 from atlas_ref.cli import options, output
 
 if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
+    from atlas_ref.oracle.judge.answers import Source
+    from atlas_ref.oracle.judge.compare import Checked
     from atlas_ref.oracle.report.report import Report
 
 REPORTS = "What is written"
@@ -81,6 +84,20 @@ def check(
         int | None,
         typer.Option(min=1, help="Tokens that the form takes at once; never changes results."),
     ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS|serving",
+            help="Call your code as a server does, its own states handed on: "
+            "prefill:17,decode:8,draft:4/2,snapshot@20,restore@20.",
+        ),
+    ] = None,
+    exactly: Annotated[
+        bool,
+        typer.Option(
+            "--exactly", help="With --schedule: your code claims the same bits whatever the calls."
+        ),
+    ] = False,
     xfail: Annotated[
         Path | None,
         typer.Option(
@@ -160,6 +177,8 @@ def check(
     names = None if result_names is None else _named(result_names, paths)
     ids = {str(path): name for path in paths if (name := identity(path))}
     asked = impl is not None or command is not None
+    if schedule is not None or exactly:
+        _check_schedule(locals(), asked=asked)
     answers = answer_files.place(keep, paths, asked=asked)
     with contextlib.ExitStack() as stack:
         written = [] if answers is None else [answers.file(str(path)) for path in paths]
@@ -191,8 +210,10 @@ def check(
                     "chunk": chunk,
                     "without": absent,
                 }
-                verdicts = checked(
-                    case, source=source, only=result_names, convention=changes, **settings
+                verdicts = (
+                    checked(case, source=source, only=result_names, convention=changes, **settings)
+                    if schedule is None
+                    else _scheduled(case, source, changes, locals())
                 )
                 run.add(verdicts, case.void if case.supported else {})
                 if answers is not None:
@@ -205,6 +226,36 @@ def check(
     notes = [reach(most, sets, target or ()), about_members(sets, target or ())] if sets else []
     _print(outcome, as_json, verbose, "; ".join(note for note in notes if note))
     return outcome.exit
+
+
+def _check_schedule(given: dict[str, Any], *, asked: bool) -> None:
+    """Refuse what a schedule does not go with.
+
+    Raises:
+        CaseError: no code that could be called, or an option that changes nothing there.
+    """
+    from atlas_ref.oracle.cases.case import CaseError
+
+    if given["schedule"] is None:
+        raise CaseError("--exactly: says what --schedule claims; it needs --schedule")
+    if not asked:
+        raise CaseError("--schedule: calls your code again and again; it needs --impl or --exec")
+    plain = {"against": None, "only": None, "form": "sequential", "chunk": None, "keep": None}
+    for name, value in plain.items():
+        if given[name] != value:
+            raise CaseError(
+                f"--{name}: not with --schedule, which compares reads and states of calls"
+            )
+
+
+def _scheduled(case: Case, source: Source | None, changes: Any, given: dict[str, Any]) -> Checked:
+    """The verdicts under a schedule."""
+    from atlas_ref.oracle.schedules.judge import scheduled
+
+    assert source is not None
+    stated = {name: given[name] for name in ("dtype", "state_dtype", "exactly")}
+    absent = given["absent"]
+    return scheduled(case, source, given["schedule"], convention=changes, without=absent, **stated)
 
 
 def _named(only: list[str], paths: list[Path]) -> set[str]:
@@ -236,11 +287,12 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
         words += [] if settings[name] is None else [option, str(settings[name])]
     if settings["timeout"] != 60.0:
         words += ["--timeout", f"{settings['timeout']:g}"]
-    for name in ("only", "dtype", "state_dtype", "without", "chunk"):
+    for name in ("only", "dtype", "state_dtype", "without", "chunk", "schedule"):
         words += (
             [] if settings[name] is None else [f"--{name.replace('_', '-')}", str(settings[name])]
         )
     words += [] if settings["form"] == "sequential" else ["--form", settings["form"]]
+    words += ["--exactly"] if settings["exactly"] else []
     for each in settings["convention"] or ():
         words += ["--convention", each]
     return [shlex.quote(word) for word in words]

@@ -41,7 +41,19 @@ FAMILIES += (
     "MODEL",
 )
 FAMILIES += ("QK", "SURROGATE", "NEURAL", "SHARED", "MAG", "OPTIM", "PROBE", "TRAIN", "EVAL")
-FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
+FAMILIES += (
+    "SRC",
+    "SCHED",
+    "TOL",
+    "REPLAY",
+    "IDENT",
+    "SWEEP",
+    "CERT",
+    "VEC",
+    "TRACE",
+    "BACKEND",
+    "CUDA",
+)
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")
 
 

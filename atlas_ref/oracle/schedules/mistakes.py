@@ -1,0 +1,98 @@
+"""What a program may do otherwise from call to call, tried where a schedule shows an error (SCHED-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.answers import Answer, Source
+from atlas_ref.oracle.schedules.run import Plan, Tensors
+from atlas_ref.oracle.schedules.steps import Call
+from atlas_ref.oracle.sweep import split
+from atlas_ref.oracle.sweep.first import tokens_of
+
+#: Tokens of the blocks that are tried.
+BLOCKS = (2, 4, 8, 16, 32, 64, 128)
+
+#: Formats that a state may have been kept in between calls.
+FORMATS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+class Mistake(NamedTuple):
+    """A mistake: what follows on "as if", and a program that makes it."""
+
+    words: str
+    source: Source
+
+
+def mistakes(plan: Plan, calls: Sequence[Call]) -> Iterator[Mistake]:
+    """Mistakes that these calls can show, those that public reports name most first."""
+    later = [each for each in calls if each.first]
+    if any(each.tokens > 1 for each in later) and any(each.tokens == 1 for each in later):
+        several = partial(_lost, plan, plan.carried, lambda tokens: tokens > 1)
+        yield Mistake("calls of several tokens started from no state", several)
+        alone = partial(_lost, plan, plan.carried, lambda tokens: tokens == 1)
+        yield Mistake("calls of one token started from no state", alone)
+    every = partial(_lost, plan, plan.carried, lambda tokens: True)
+    yield Mistake("each call started from no state", every)
+    for name in plan.carried if len(plan.carried) > 1 else ():
+        source = partial(_lost, plan, (name,), lambda tokens: True)
+        yield Mistake(f"{name} was lost between calls", source)
+    early = partial(_of_before, plan, lambda tokens: tokens - 1)
+    yield Mistake("states were those before the last token of a call", early)
+    for size in BLOCKS:
+        if any(each.tokens > size and each.tokens % size for each in calls):
+            source = partial(_of_before, plan, partial(_whole_blocks, size))
+            yield Mistake(f"states were those of the last whole block of {size} tokens", source)
+    yield Mistake("matrices of states were handed on transposed", partial(_changed, plan, _turned))
+    for name, kind in FORMATS.items():
+        source = partial(_changed, plan, partial(_through, kind))
+        yield Mistake(f"states were kept in {name} between calls", source)
+
+
+def _lost(plan: Plan, names: Sequence[str], concerns: Callable[[int], bool], case: Case) -> Answer:
+    """A program that starts some calls without some of the states."""
+    if concerns(tokens_of(case)):
+        lost = {plan.cut.left(name) for name in names}
+        inputs = {name: x for name, x in case.inputs.items() if name not in lost}
+        case = make(case.header.plain(), inputs, name=case.name)
+    return Answer(evaluate(case).tensors)
+
+
+def _of_before(plan: Plan, place: Callable[[int], int], case: Case) -> Answer:
+    """A program whose states are those after fewer tokens of its call."""
+    found, tokens = evaluate(case).tensors, tokens_of(case)
+    count = place(tokens)
+    if not 0 < count < tokens:
+        return Answer(found)
+    before = evaluate(split.part(case, range(count))).tensors
+    return Answer({**found, **{name: before[name] for name in plan.carried}})
+
+
+def _whole_blocks(size: int, tokens: int) -> int:
+    return tokens // size * size
+
+
+def _changed(plan: Plan, change: Callable[[Any], Any], case: Case) -> Answer:
+    """A program that hands states over after a change."""
+    found = evaluate(case).tensors
+    return Answer({**found, **_states(plan, found, change)})
+
+
+def _states(plan: Plan, found: Tensors, change: Callable[[Any], Any]) -> Tensors:
+    return {name: change(found[name]) for name in plan.carried}
+
+
+def _turned(x: Any) -> Any:
+    square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
+    return np.swapaxes(x, -1, -2).copy() if square else x
+
+
+def _through(kind: Any, x: Any) -> Any:
+    return x.astype(kind).astype(x.dtype) if x.dtype.kind == "f" else x

@@ -1,0 +1,213 @@
+"""A kernel called as a schedule says, each call from the states of its own calls (SCHED-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.inputs import STORED
+from atlas_ref.oracle.evaluate import Results, evaluate
+from atlas_ref.oracle.judge.answers import Answer, Source
+from atlas_ref.oracle.judge.profile import token_axis
+from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.schedules.steps import Call
+from atlas_ref.oracle.subjects.base.calls import Calls
+from atlas_ref.oracle.sweep import split
+from atlas_ref.oracle.sweep.first import tokens_of
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+class Stopped(NamedTuple):
+    """A call without an answer that the schedule can go on from."""
+
+    call: Call
+    answer: Answer
+
+
+class Ran(NamedTuple):
+    """What a schedule left.
+
+    Attributes:
+        rounds: reads of all tokens, from the first time each was computed to the last.
+        states: results but reads, by the number of tokens before them.
+        answers: of each call, with the states that it was given.
+        stopped: the call at which it ended, where it did.
+    """
+
+    rounds: list[Tensors]
+    states: dict[int, Tensors]
+    answers: list[tuple[Call, Tensors | None, Tensors]]
+    stopped: Stopped | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A case whose calls may be cut, and how.
+
+    Attributes:
+        case: without cotangents and recorded results.
+        cut: how calls of its subject are cut.
+        read: the result that has tokens.
+        axis: the axis of tokens of reads, from the end.
+        carried: results of one call that are inputs of the next.
+        headers: where a call stands after some tokens, as our own results say it.
+    """
+
+    case: Case
+    cut: Calls
+    read: str
+    axis: int
+    carried: tuple[str, ...]
+    headers: Mapping[int, Mapping[str, Any]]
+
+    def part(self, call: Call, states: Tensors | None) -> Case:
+        """The case of a call that goes on from states; of the first call where there are none."""
+        tokens = range(call.first, call.last)
+        if states is None:
+            return split.part(self.case, tokens)
+        header = dict(self.headers.get(call.first, {}))
+        return split.resumed(self.case, Results(tensors=states, header=header, void={}), tokens)
+
+    def prefix(self, place: int) -> Case:
+        """The case of the first tokens."""
+        return split.part(self.case, range(place))
+
+    def rows(self) -> int:
+        """Rows of the batch in front of heads; 0 where there are none, or what has them is not told.
+
+        An input that all rows share must not have as many entries as there are rows.
+        """
+        first = self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"]
+        lead = first.shape[:-2]
+        if len(lead) < 2 or lead[0] < 2:
+            return 0
+        alike = [x for x in self.case.inputs.values() if x.ndim and x.shape[0] == lead[0]]
+        return int(lead[0]) if all(x.ndim >= len(lead) for x in alike) else 0
+
+    def row(self, case: Case, i: int) -> Case:
+        """One row of the batch of a case, as a batch of one."""
+        count = self.rows()
+        inputs = {
+            name: x[i : i + 1] if x.ndim and x.shape[0] == count else x
+            for name, x in case.inputs.items()
+        }
+        return make(case.header.plain(), inputs, name=case.name)
+
+
+def planned(case: Case, calls: Sequence[Call]) -> Plan:
+    """A case as a schedule calls it.
+
+    Raises:
+        CaseError: a case whose calls cannot be cut there, and why.
+    """
+    subject = SUBJECTS[case.header.rule]
+    if subject.calls is None:
+        raise CaseError(f"{case.name}: schedule: {case.title} has no tokens that calls share")
+    inputs = {name: x for name, x in case.inputs.items() if not name.endswith("_bar")}
+    bare = make(case.header.plain(), inputs, name=case.name)
+    if why := _uncut(bare, subject.calls, calls):
+        raise CaseError(f"{case.name}: schedule: {why}")
+    results = evaluate(bare).tensors
+    read = next(name for name in results if token_axis(bare, name) is not None)
+    axis = token_axis(bare, read)
+    assert axis is not None
+    carried = tuple(name for name in results if subject.calls.left(name))
+    behind = axis % results[read].ndim - results[read].ndim
+    return Plan(bare, subject.calls, read, behind, carried, _headers(bare, calls))
+
+
+def _uncut(case: Case, cut: Calls, calls: Sequence[Call]) -> str:
+    """Why calls of a case cannot be cut where a schedule cuts them; "" where they can."""
+    places = sorted({each.first for each in calls} - {0})
+    if case.convention.read == "call_end":
+        return "reads are of the end of a call, so that each call has others"
+    if cut.returns and places and "in/reset" in case.inputs:
+        resets = np.flatnonzero(np.asarray(case.inputs["in/reset"]).reshape(-1, tokens_of(case)))
+        if resets.size:
+            return "in/reset goes back to the first state of its own call; take a case without"
+    own = case.header.parameters or {}
+    if not cut.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
+        return "a call of this case ends a chunk or begins a document"
+    wrong = [t for t in places if not cut.may_cut(case, t)]
+    return f"no call may end before token {wrong[0]}" if wrong else ""
+
+
+def run(plan: Plan, source: Source, calls: Sequence[Call]) -> Ran:
+    """What a source answers to the calls of a schedule, its own states handed on."""
+    states = dict[int, Tensors]()
+    rows, answers = dict[int, list[Any]](), list[tuple[Call, Tensors | None, Tensors]]()
+    for call in calls:
+        given = states.get(call.first)
+        try:
+            part = plan.part(call, given)
+        except CaseError as error:  # states that no call can start from
+            return Ran([], states, answers, Stopped(call, Answer.failed(_refused(plan, error))))
+        answer = source(part)
+        if answer.tensors is None or (why := _unusable(plan, call, calls, answer.tensors)):
+            failed = answer if answer.tensors is None else Answer.failed(why)
+            return Ran([], states, answers, Stopped(call, failed))
+        found = dict(answer.tensors)
+        answers.append((call, given, found))
+        states[call.last] = {name: _stored(found[name]) for name in plan.carried if name in found}
+        if call.reads and plan.read in found:
+            for i, t in enumerate(range(call.first, call.last)):
+                rows.setdefault(t, []).append(np.take(found[plan.read], i, axis=plan.axis))
+    return Ran(_rounds(plan, rows), states, answers)
+
+
+def _unusable(plan: Plan, call: Call, calls: Sequence[Call], found: Tensors) -> str:
+    """Why an answer does not carry a schedule on; "" where it does."""
+    goes_on = any(each.first == call.last for each in calls)
+    for name in plan.carried if goes_on else ():
+        if name not in found:
+            return f"{name}: no state is handed over, from which the next call goes on"
+    if call.reads and plan.read in found:
+        shape = found[plan.read].shape
+        if len(shape) < -plan.axis or shape[plan.axis] != call.tokens:
+            return f"{plan.read}: shape {shape}, a call of {call.tokens} tokens has as many reads"
+    return ""
+
+
+def _refused(plan: Plan, error: CaseError) -> str:
+    """Why states that a call left are none, by the names of the results that they are."""
+    words = str(error).removeprefix(f"{plan.case.name}: ")
+    for name in plan.carried:
+        words = words.replace(f"{plan.cut.left(name)}:", f"{name} of the call before:")
+    return words
+
+
+def _stored(x: Any) -> Any:
+    """A state as the next case has it: a copy, in a format of cases."""
+    x = np.array(x)
+    return x if x.dtype.name in STORED or x.dtype.kind in "biu" else x.astype(np.float64)
+
+
+def _headers(case: Case, calls: Sequence[Call]) -> dict[int, dict[str, Any]]:
+    """Where the next call stands after some tokens, as our own results say it (CASE-13)."""
+    counted = {"phase", *split.COUNTED}
+    whole = evaluate(case).header
+    plain = case.header.plain()
+    if all(whole.get(name) == plain.get(name) for name in counted):
+        return {}
+    found: dict[int, dict[str, Any]] = {}
+    for place in sorted({each.first for each in calls} - {0}):
+        found[place] = evaluate(split.part(case, range(place))).header
+    return found
+
+
+def _rounds(plan: Plan, rows: Mapping[int, list[Any]]) -> list[Tensors]:
+    """Reads of all tokens, each time that some were computed."""
+    count = max((len(each) for each in rows.values()), default=0)
+    return [
+        {
+            plan.read: np.stack(
+                [rows[t][min(i, len(rows[t]) - 1)] for t in sorted(rows)], axis=plan.axis
+            )
+        }
+        for i in range(count)
+    ]
