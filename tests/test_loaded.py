@@ -67,8 +67,7 @@ FLOORS = (
     ("evaluate", "schema", "family.mistake", "family.departures", "family.habits"),
     ("judge",),
     ("sources", "replay"),
-    ("modules", "sweep", "family.mistakes"),
-    ("schedules",),
+    ("modules", "schedules", "sweep", "family.mistakes"),
     ("identify",),
     ("report",),
 )

@@ -84,6 +84,10 @@ def sweep(
         str | None, typer.Option(help="That of its state, where it is not float32.")
     ] = None,
     without: options.Without = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="serving", help="Call it as a server does, its own states handed on."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="seconds per case")] = 60.0,
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 1,
     scheduler: Annotated[
@@ -126,6 +130,7 @@ def sweep(
             folder=out,
             keep=keep,
             shrink=shrink,
+            schedule=schedule,
             progress=progress,
         )
     if as_json:
@@ -141,7 +146,14 @@ def sweep(
         _emit(
             outcome,
             out,
-            _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}),
+            _repeating(
+                {
+                    "--only": only,
+                    "--dtype": dtype,
+                    "--state-dtype": state_dtype,
+                    "--schedule": schedule,
+                }
+            ),
             _repeating(dict([named])),
         )
     return outcome.exit_code
@@ -238,8 +250,9 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
         )
     for failure in outcome.failures:
         if failure.file is not None:
-            # the file of a failed or missing answer holds no results, or not all
-            source = computed if failure.verdict in ("FAILED", "MISSING") else ""
+            # the file of a failed or missing answer holds no results, or not all; a schedule asks again
+            absent = failure.verdict in ("FAILED", "MISSING") or "--schedule" in compared
+            source = computed if absent else ""
             words.append(
                 "repeat with: atlas-ref check "
                 f"{shlex.quote(str(folder / failure.file))}{source}{compared}"

@@ -14,7 +14,7 @@ from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.profile import token_axis
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.schedules.steps import Call
+from atlas_ref.oracle.schedules.steps import Call, UncutError
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.sweep import split
 from atlas_ref.oracle.sweep.first import tokens_of
@@ -103,15 +103,15 @@ def planned(case: Case, calls: Sequence[Call]) -> Plan:
     """A case as a schedule calls it.
 
     Raises:
-        CaseError: a case whose calls cannot be cut there, and why.
+        UncutError: a case whose calls cannot be cut there, and why.
     """
     subject = SUBJECTS[case.header.rule]
     if subject.calls is None:
-        raise CaseError(f"{case.name}: schedule: {case.title} has no tokens that calls share")
+        raise UncutError(f"{case.name}: schedule: {case.title} has no tokens that calls share")
     inputs = {name: x for name, x in case.inputs.items() if not name.endswith("_bar")}
     bare = make(case.header.plain(), inputs, name=case.name)
     if why := _uncut(bare, subject.calls, calls):
-        raise CaseError(f"{case.name}: schedule: {why}")
+        raise UncutError(f"{case.name}: schedule: {why}")
     results = evaluate(bare).tensors
     read = next(name for name in results if token_axis(bare, name) is not None)
     axis = token_axis(bare, read)

@@ -18,6 +18,10 @@ SERVING = "serving"
 BLOCKS = (16, 64)
 
 
+class UncutError(CaseError):
+    """A case whose tokens cannot be spread over calls."""
+
+
 class Call(NamedTuple):
     """One call of a kernel.
 
@@ -52,10 +56,11 @@ def calls(text: str, tokens: int) -> tuple[Call, ...]:
         text: steps with commas between them, or `serving`.
 
     Raises:
+        UncutError: a case without tokens.
         CaseError: no step, one that is none, or steps that do not end at the last token.
     """
     if not tokens:
-        raise CaseError("schedule: a case with tokens is needed, which calls share")
+        raise UncutError("schedule: a case with tokens is needed, which calls share")
     words = [each.strip() for each in text.split(",")]
     if words == [SERVING]:
         words = serving(tokens)

@@ -18,6 +18,8 @@ from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.compare import Checked, Comparison, checked
+from atlas_ref.oracle.schedules.judge import scheduled
+from atlas_ref.oracle.schedules.steps import UncutError
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
 from atlas_ref.oracle.sweep.draw import drawn, is_long
 from atlas_ref.oracle.sweep.shrink import shrunk
@@ -60,7 +62,7 @@ class Plan(NamedTuple):
 
     Attributes:
         choices: fixed parts of the draw, name -> values.
-        only, dtype, state_dtype, without: of `check`.
+        only, dtype, state_dtype, without, schedule: of `check`.
         shrink: comparisons that shrinking one failure may take.
     """
 
@@ -72,6 +74,7 @@ class Plan(NamedTuple):
     state_dtype: str | None = None
     shrink: int = 400
     without: tuple[str, ...] = ()
+    schedule: str | None = None
 
     def perform(self, source: Source, kind: str, number: int) -> Outcome | Reduced:
         """One task: `judge` or `shrink` a case."""
@@ -180,19 +183,23 @@ def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
         answered = True
         return _values(answer) if plan.only is None and longer else answer
 
+    stated: dict[str, Any] = {
+        "dtype": plan.dtype,
+        "state_dtype": plan.state_dtype,
+        "without": plan.without,
+    }
     try:
-        compared = checked(
-            case,
-            source=ask,
-            only=plan.only,
-            dtype=plan.dtype,
-            state_dtype=plan.state_dtype,
-            without=plan.without,
-        )
+        if plan.schedule is not None:
+            return scheduled(case, ask, plan.schedule, **stated)
+        compared = checked(case, source=ask, only=plan.only, **stated)
         if compared.rows:
             return compared
         why = f"it has no result of --only {','.join(plan.only or ())}"
         return compared._replace(rows=[Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
+    except UncutError as error:
+        why = str(error).removeprefix(f"{case.name}: ")
+        row = Comparison(case.name, "-", "NOT SUPPORTED", why=why)
+        return Checked(case, Answer.unsupported(why), [row])
     except CaseError as error:
         if not answered:
             raise

@@ -26,6 +26,7 @@ from atlas_ref.oracle.drawing import Space
 from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.schedules.steps import SERVING
 from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, drawn
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
@@ -101,6 +102,7 @@ def sweep(
     folder: str | os.PathLike[str] = "sweep-failures",
     keep: int = 5,
     shrink: int = 400,
+    schedule: str | None = None,
     progress: Progress = unwatched,
 ) -> Sweep:
     """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
@@ -118,6 +120,7 @@ def sweep(
         folder: where failing cases are saved, made when there is one.
         keep: how many failures to shrink and save.
         shrink: comparisons that shrinking one failure may take.
+        schedule: `serving`, for calls as a server makes them (SWEEP-20).
         progress: called with the kind of task, how many are done, and how many there are.
 
     Raises:
@@ -132,6 +135,14 @@ def sweep(
     for word in (dtype, state_dtype):
         if word is not None:
             check_dtype("sweep", word, FORMATS)
+    if schedule is not None and only is not None:
+        raise CaseError(
+            "sweep: only: not with a schedule, which compares reads and states of calls"
+        )
+    if schedule not in (None, SERVING):
+        raise CaseError(
+            f"sweep: schedule {schedule!r}: of cases of any length only {SERVING} is one"
+        )
     drawn(rule, seed, 0, fixed)
     plan = Plan(
         rule,
@@ -142,6 +153,7 @@ def sweep(
         state_dtype,
         shrink,
         declared(without),
+        schedule,
     )
     work = Work(plan, source)
 
@@ -184,7 +196,10 @@ def _described(plan: Plan, source: Named | Source) -> Line:
         else getattr(source, "__qualname__", type(source).__qualname__)
     )
     version = atlas_ref.__version__
-    return {"version": version, "draw": DRAW, "source": name, **plan._asdict()}
+    said = plan._asdict()
+    if plan.schedule is None:  # logs of before have no such key
+        del said["schedule"]
+    return {"version": version, "draw": DRAW, "source": name, **said}
 
 
 def _line(result: Result, folder: Path) -> Line:
