@@ -120,6 +120,14 @@ def new(
     learned: Annotated[
         bool, typer.Option("--learned", help="cms: gates of the tokens decide who writes")
     ] = False,
+    regime: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="inputs where kernels break: edges, fading, trained, ... (SWEEP-4)",
+            show_default=False,
+        ),
+    ] = "",
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -173,6 +181,7 @@ def new(
         levels=options.levels("--levels", levels),
         combine=combine,
         nested=nested,
+        regime=regime,
         learned=learned,
         parameters=options.parameters(parameter),
     )

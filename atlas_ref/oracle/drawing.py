@@ -73,7 +73,7 @@ class Drawing(NamedTuple):
             came after a draw that was published.
         long: names of the space whose values are others in a long case (SWEEP-12); empty for a rule
             without such cases.
-        slow: the change of a long case, whose regime has the name slow.
+        named: changes of the inputs that are asked for by name alone; `slow` is that of a long case.
         moves: smaller candidates of a case, in the order in which they are tried (SWEEP-7).
     """
 
@@ -86,7 +86,7 @@ class Drawing(NamedTuple):
     closed: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
     long: Space = {}
-    slow: Change | None = None
+    named: Mapping[str, Change] = {}
     moves: tuple[Move, ...] = ()
 
 

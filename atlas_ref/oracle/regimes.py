@@ -73,6 +73,45 @@ def slow(inputs: Arrays, draw: np.random.Generator) -> None:
         inputs[name] = inputs[name].astype(np.float64) / 4
 
 
+#: Rates of heads, exp(A_log), that trained layers have, and softplus(dt) of a token: its usual range,
+#: and the largest one, in which a head forgets by 2,661 nats.
+TRAINED_RATES, TRAINED_STEPS, LARGEST_STEP = (1.0, 201.0), (1e-3, 1e-1), 2661.0 / 201.0
+
+
+def _log_uniform(
+    draw: np.random.Generator, bounds: tuple[float, float], shape: tuple[int, ...]
+) -> Any:
+    low, high = bounds
+    return np.exp(draw.uniform(np.log(low), np.log(high), shape))
+
+
+def trained(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates exp(-rate softplus(dt)) of trained layers, one step in 16 the largest; keys and queries of
+    length 1.
+
+    Rates lie log-uniform between 1 and 201, the gates of a head between 0.999 and exp(-2661), which
+    is 0 in every format, and whose log is not.
+    """
+    rows = inputs["in/v" if "in/v" in inputs else "in/x"]
+    rates = _log_uniform(draw, TRAINED_RATES, rows.shape[:-2])
+    for name in [*ending(inputs, ("retain", "log_retain", "gate_input"))]:
+        x = inputs[name]
+        steps = _log_uniform(draw, TRAINED_STEPS, x.shape)
+        steps = np.where(draw.uniform(size=x.shape) < 1 / 16, LARGEST_STEP, steps)
+        if name.endswith("gate_input"):  # whose rate is an input of its own
+            inputs[name] = np.log(np.expm1(steps))
+            continue
+        logs = -rates.reshape(*rates.shape, *(1,) * (x.ndim - rates.ndim)) * steps
+        forgets = name == "in/retain" and x.astype(np.float64).mean() < 0.5
+        inputs[name] = logs if "log_" in name else -np.expm1(logs) if forgets else np.exp(logs)
+    if "in/gate_log_rate" in inputs:
+        shape = inputs["in/gate_log_rate"].shape
+        inputs["in/gate_log_rate"] = np.log(_log_uniform(draw, TRAINED_RATES, shape))
+    for name in ending(inputs, ("k", "q")):
+        wide = inputs[name].astype(np.float64)
+        inputs[name] = wide / np.sqrt(np.sum(wide * wide, axis=-1, keepdims=True))
+
+
 def small(inputs: Arrays, draw: np.random.Generator) -> None:
     """Small steps and states, so that the norm of the momentum comes near the eps of
     Newton-Schulz.
@@ -107,3 +146,6 @@ SEQUENCES: dict[str, Change] = {
     "repeated": repeated,
     "empty": empty,
 }
+
+#: Those that are asked for by name, beside that of a long case.
+NAMED: dict[str, Change] = {"slow": slow, "trained": trained}

@@ -56,6 +56,7 @@ class Request(Frozen):
             of rule cms those of all levels.
         levels, combine, nested: of rule cms: names of rules, or what a case says of each level.
         learned: of rule cms: gates decide who writes.
+        regime: what a sweep moves inputs to (SWEEP-4), as edges or trained; "" for none.
         parameters: of rules deep_memory, tnt, dplr and recurrence, as a case has them.
     """
 
@@ -94,6 +95,7 @@ class Request(Frozen):
     combine: str = "softmax"
     nested: bool = False
     learned: bool = False
+    regime: str = ""
     parameters: dict[str, Any] = {}
 
 
@@ -157,7 +159,30 @@ def new(request: Request, *, name: str = "new") -> Case:
     tensors = {**_states(request, header, tensors), **tensors}
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
+    if request.regime:
+        tensors = _in_regime(request, tensors, name)
     return make(fields, _stored(tensors, kind), name=name)
+
+
+def _in_regime(request: Request, tensors: dict[str, Any], name: str) -> dict[str, Any]:
+    """Inputs moved to a regime of sweeps, by numbers of its own (SWEEP-4).
+
+    Raises:
+        CaseError: a regime that the rule does not have, or that changes no input of this case.
+    """
+    drawing = SUBJECTS[request.rule].drawing
+    known = {} if drawing is None else {**drawing.regimes, **drawing.named}
+    if request.regime not in known:
+        has = ", ".join(known) or "none"
+        raise CaseError(f"{name}: regime {request.regime!r}: rule {request.rule} has {has}")
+    moved = dict(tensors)
+    known[request.regime](
+        moved, np.random.Generator(np.random.Philox(key=(1 << 64) | request.seed))
+    )
+    same = moved.keys() == tensors.keys() and all(moved[n] is tensors[n] for n in tensors)
+    if same and request.regime != next(iter(known)):
+        raise CaseError(f"{name}: regime {request.regime}: changes no input of this case")
+    return moved
 
 
 def _states(request: Request, header: Any, inputs: dict[str, Array]) -> dict[str, Array]:

@@ -68,7 +68,7 @@ def of_memory(rule: Rule) -> Drawing:
         convention=partial(_convention, settings),
         regimes=regimes.SEQUENCES,
         long={"tokens": LONG},
-        slow=regimes.slow,
+        named=regimes.NAMED,
     )
 
 
@@ -153,7 +153,7 @@ NEWTON_SCHULZ = Drawing(
     request=partial(_request, (*_OF_WINDOWS, *_OF_MAPS, *_OF_SEQUENCES)),
     convention=partial(_convention, "always"),
     regimes=_MATRICES,
-    slow=regimes.slow,
+    named={"slow": regimes.slow},
 )
 
 #: What is drawn of a feature map alone.
@@ -162,5 +162,5 @@ FEATURE_MAP = Drawing(
     request=partial(_request, (*_OF_WINDOWS, *_OF_SEQUENCES)),
     convention=partial(_convention, "none"),
     regimes={"ordinary": regimes.ordinary},
-    slow=regimes.slow,
+    named={"slow": regimes.slow},
 )

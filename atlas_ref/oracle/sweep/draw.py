@@ -93,7 +93,7 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
                 words = ", ".join(dict.fromkeys(map(str, of.space[name])))
                 raise CaseError(f"sweep: {name}: {value!r} is none of {words}")
     for name in choices.get("regime", ()):
-        known = (*of.regimes, *((SLOW,) if of.long else ()))
+        known = (*of.regimes, *(each for each in of.named if each != SLOW or of.long))
         if name not in known:
             raise CaseError(
                 f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(known)}"
@@ -169,9 +169,7 @@ def _changed(case: Case, request: dict[str, Any], regime: str, draw: np.random.G
             of.tensors(inputs, request, case.header, draw)
         except ValueError as error:
             raise CaseError(f"{case.name}: {error}") from None
-    change = of.slow if regime == SLOW else of.regimes[regime]
-    assert change is not None  # a rule without it has no long case
-    change(inputs, draw)
+    {**of.regimes, **of.named}[regime](inputs, draw)
     kinds = {name: value.dtype for name, value in case.inputs.items()}
     usual = DTYPES[request["dtype"]]
     stored = {name: value.astype(kinds.get(name, usual)) for name, value in inputs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from atlas_ref.oracle.dplr.sweep import cut, draw
 from atlas_ref.oracle.drawing import Drawing
+from atlas_ref.oracle.regimes import trained
 
 DRAWING = Drawing(
     space=draw.SPACE,
@@ -14,7 +15,7 @@ DRAWING = Drawing(
     later=draw.LATER_PARAMETERS,
     regimes=draw.REGIMES,
     long=draw.LONG_SPACE,
-    slow=draw.slow,
+    named={"slow": draw.slow, "trained": trained},
     moves=cut.MOVES,
 )
 
