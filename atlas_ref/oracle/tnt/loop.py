@@ -16,6 +16,7 @@ from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import projection
+from atlas_ref.oracle.tnt.context import TntContext
 from atlas_ref.oracle.tnt.projection import Held, Rounds
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings
 from atlas_ref.rules import FAMILY
@@ -62,19 +63,16 @@ class State(NamedTuple):
     phase: int
 
 
-def run(s: Settings, inputs: Tensors, means: Means) -> dict[str, Array]:
-    """The results of a case, `out/...` (TNTCASE-5).
-
-    Args:
-        inputs: `in/...` of the case, arrays or tape variables.
-    """
-    T = inputs["in/k"].shape[-2]
+def run(context: TntContext, means: Means) -> dict[str, Array]:
+    """The results of a case (TNTCASE-5)."""
+    s: Settings = context.settings
+    inputs, T = context.inputs, context.tokens
     reset = np.zeros(T, bool)
     if "in/reset" in inputs:
         reset = np.asarray(inputs["in/reset"]).astype(bool)
     starts = [0, *(t for t in range(1, T) if reset[t]), T]
-    resumes = "in/state/position" in inputs and not reset[0]
-    number = int(inputs["in/state/position"]) if resumes else s.origin
+    resumes = context.resumes and not reset[0]
+    number = context.number if resumes else s.origin
     numbers = [number, *(number + t if s.counts_on else s.origin for t in starts[1:-1])]
     total: Any = None
     out: dict[str, Array] = {}
@@ -86,16 +84,16 @@ def run(s: Settings, inputs: Tensors, means: Means) -> dict[str, Array]:
             document = _Document(s, m, own, inputs, means, first, last, numbers[i])
             y, state = document.results(resumed=resumes and i == 0, moved=moved)
             reads.append(y)
-        out |= {f"out/state/{m.name}/{name}": x for name, x in state.items()}
+        out |= {f"state/{m.name}/{name}": x for name, x in state.items()}
         total = _sum(total, None if m.read == "none" else _joined(reads))
     y = ops.zeros_like(inputs["in/v"]) if total is None else total
     if s.combine == "mean":
         y = y * (1.0 / max(1, sum(m.read != "none" for m in s.memories)))
     y = ops.stack([means.take("y", t, y[..., t, :]) for t in range(T)], axis=-2)
     position = np.asarray(numbers[-1] + T - starts[-2], np.int64)
-    ordered = {f"out/state/{m.name}/": m for m in s.memories}
+    ordered = [f"state/{m.name}/" for m in s.memories]
     state = {n: x for key in ordered for n, x in out.items() if n.startswith(key)}
-    return {"out/y": y, "out/state/position": position, **state}
+    return {"y": y, "state/position": position, **state}
 
 
 def _asks_others(s: Settings) -> bool:

@@ -5,6 +5,7 @@ Written from specs/tnt.md (TNT-3 to TNT-9).
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +100,52 @@ class Settings(NamedTuple):
     memories: tuple[Memory, ...]
     combine: str = "sum"
     counts_on: bool = False
+
+    def memory(self, name: str) -> Memory:
+        """The memory of a name."""
+        return next(m for m in self.memories if m.name == name)
+
+    def value(self, name: str) -> Any:
+        """A setting by its name: origin, c.gate, local0.span, local0.projection.kind, ..."""
+        outer, _, inner = name.partition(".")
+        if not inner:
+            return getattr(self, name)
+        if outer != "c":
+            return attrgetter(inner)(self.memory(outer))
+        axis, _, key = inner.partition(".")
+        found = getattr(self.c, axis)
+        return getattr(found, key, None) if key else found
+
+    def replaced(self, **changes: Any) -> Settings:
+        """Settings with other values, by names as `value` takes them."""
+        s = self
+        for name, value in changes.items():
+            outer, _, inner = name.partition(".")
+            if not inner:
+                s = s._replace(**{name: value})
+            elif outer == "c":
+                s = s._replace(c=_convention(s.c, inner, value))
+            else:
+                some = (_memory(m, inner, value) if m.name == outer else m for m in s.memories)
+                s = s._replace(memories=tuple(some))
+        return s
+
+
+def _convention(c: Convention, name: str, value: Any) -> Convention:
+    _, _, inner = name.partition(".")
+    if not inner:
+        return c.replaced(**{name: value})
+    return c.replaced(newton_schulz=c.newton_schulz_settings.replaced(**{inner: value}))
+
+
+def _memory(m: Memory, name: str, value: Any) -> Memory:
+    _, _, inner = name.partition(".")
+    if not inner:
+        return m._replace(**{name: value})
+    projection = m.projection._replace(**{inner: value})
+    if inner == "range" and value != "window":
+        projection = projection._replace(window=None)
+    return m._replace(projection=projection)
 
 
 class Run(NamedTuple):

@@ -56,6 +56,10 @@ AXES = {
 }
 
 
+#: Tensors that all memories share, or that belong to none.
+SHARED = {**{f"in/{name}": tensor for name, tensor in AXES.items()}, **SEQUENCE}
+
+
 def kept(s: Settings, m: Memory, own: Mapping[str, Any]) -> dict[str, str]:
     """Tensors that a state has of a memory: name -> "yes", or what stands in (TNT-11).
 

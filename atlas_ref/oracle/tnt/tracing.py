@@ -9,9 +9,10 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.oracle.program.run import exact, seen
 from atlas_ref.oracle.tnt import loop, ops
-from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
+from atlas_ref.oracle.tnt.program import stated
+from atlas_ref.oracle.tnt.settings import Memory, Settings
 from atlas_ref.types import Array
 from tape import ops as tape
 
@@ -33,15 +34,9 @@ def run(
             token t; rows of a window stand by lag, and `counts` says which have an influence.
         chosen: readings of the case, which keep its ops.
     """
-    s, tensors = settings_of(case), dict(inputs)
-    for each in chosen:
-        s, tensors = each.applied(s, tensors)
-    hook = _Hook(case, s, take)
-    return loop.run(s, tensors, loop.Means(Rounding(way, _same, _same, None), hook))
-
-
-def _same(x: Array) -> Array:
-    return x
+    context: Any = seen(*stated(case), inputs, exact(way), chosen)
+    means = loop.Means(context.rounding, _Hook(case, context.settings, take))
+    return {f"out/{name}": x for name, x in loop.run(context, means).items()}
 
 
 class _Hook:
