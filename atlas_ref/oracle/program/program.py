@@ -75,8 +75,10 @@ class Program(NamedTuple):
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
         clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
-        listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
-            none for the order of the loop.
+        listing: ops in the order of a trace, by their whole names or without a step, where steps of ops
+            that stand side by side stand together; none for the order of the loop.
+        follows: whether arguments of ops may be computed of values that have names, without one of their
+            own: these are then found as a derivative is.
         few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
             mistakes of a case.
@@ -109,6 +111,7 @@ class Program(NamedTuple):
     draw: Callable[[Any, Any, Any], dict[str, Array]]
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
+    follows: bool = False
     few: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()
     others: Readings = lambda context: ()
