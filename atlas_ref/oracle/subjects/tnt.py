@@ -21,13 +21,14 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import run as of_program
+from atlas_ref.oracle.program.derive import ops as traces
 from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.base.calls import Calls, state_left
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Subject, Traced
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
-from atlas_ref.oracle.tnt import loop, ops, parameters, program, projection, tensors, tracing, void
+from atlas_ref.oracle.tnt import loop, parameters, program, projection, tensors, void
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of, stated_settings
 from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.rules import FAMILY
@@ -229,7 +230,7 @@ SUBJECT = Subject(
     search=READINGS,
     searched=searched(program.stated, "tnt")._replace(keeps=program.keeps),
     calls=Calls(cut=partial(along_tokens, tensors.axes), left=state_left),
-    traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+    traced=traces.traced(program.stated, lambda case: "in/k"),
     convention=parameters.convention,
     check_form=_check_form,
     sample=tnt_inputs.SAMPLE,

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
+from atlas_ref.oracle.program.context import unlabelled
+from atlas_ref.oracle.program.hook import Hook, same
+from atlas_ref.oracle.program.program import Results
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.tnt import projection
+from atlas_ref.oracle.tnt import projection, writes
 from atlas_ref.oracle.tnt.context import TntContext
 from atlas_ref.oracle.tnt.projection import Held, Rounds
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings
@@ -39,18 +44,6 @@ TOKENS = (
 Tensors = Mapping[str, Array]
 
 
-def computed(op: str, t: int, value: Array) -> Array:
-    """The value of an op as it is."""
-    return value
-
-
-class Means(NamedTuple):
-    """How a TNT is computed: its rounding, and the hook of every op."""
-
-    rounding: Rounding
-    take: family.Values = computed
-
-
 class State(NamedTuple):
     """A memory between two tokens, by the names of an ordinary case (TNT-11).
 
@@ -63,10 +56,10 @@ class State(NamedTuple):
     phase: int
 
 
-def run(context: TntContext, means: Means) -> dict[str, Array]:
-    """The results of a case (TNTCASE-5)."""
+def results(context: TntContext, hook: Hook) -> Results:
+    """The reads and the state of a case (TNTCASE-5)."""
     s: Settings = context.settings
-    inputs, T = context.inputs, context.tokens
+    inputs, T = _labelled(context), context.tokens
     reset = np.zeros(T, bool)
     if "in/reset" in inputs:
         reset = np.asarray(inputs["in/reset"]).astype(bool)
@@ -74,34 +67,52 @@ def run(context: TntContext, means: Means) -> dict[str, Array]:
     resumes = context.resumes and not reset[0]
     number = context.number if resumes else s.origin
     numbers = [number, *(number + t if s.counts_on else s.origin for t in starts[1:-1])]
-    total: Any = None
+    reads: dict[str, Array] = {}
     out: dict[str, Array] = {}
     moved: dict[str, list[Array]] = {}
     for m in (*s.memories[1:], *s.memories[:1]) if _asks_others(s) else s.memories:
-        own, reads = of_memory(inputs, m.name), []
+        own, each = of_memory(inputs, m.name), []
         ends = [0, T] if m.one_document else starts
         for i, (first, last) in enumerate(itertools.pairwise(ends)):
-            document = _Document(s, m, own, inputs, means, first, last, numbers[i])
+            document = _Document(hook, m, own, inputs, first, last, numbers[i])
             y, state = document.results(resumed=resumes and i == 0, moved=moved)
-            reads.append(y)
+            each.append(y)
         out |= {f"state/{m.name}/{name}": x for name, x in state.items()}
-        total = _sum(total, None if m.read == "none" else _joined(reads))
-    y = ops.zeros_like(inputs["in/v"]) if total is None else total
-    if s.combine == "mean":
-        y = y * (1.0 / max(1, sum(m.read != "none" for m in s.memories)))
-    y = ops.stack([means.take("y", t, y[..., t, :]) for t in range(T)], axis=-2)
+        reads |= {} if m.read == "none" else {m.name: _joined(each)}
     position = np.asarray(numbers[-1] + T - starts[-2], np.int64)
     ordered = [f"state/{m.name}/" for m in s.memories]
     state = {n: x for key in ordered for n, x in out.items() if n.startswith(key)}
-    return {"y": y, "state/position": position, **state}
+    return {"y": _total(hook, reads), "state/position": position, **state}
+
+
+def _labelled(context: TntContext) -> Tensors:
+    """Inputs of which ops are made, under their names: tensors of tokens, and matrices of queries."""
+    if context.label is unlabelled:
+        return context.inputs
+    found = dict(context.inputs)
+    for each in (*TOKENS, "W_QK"):
+        for name in context.inputs:
+            if name.rpartition("/")[2] == each:
+                found[name] = context.label(found[name], (name,), None)
+    return found
+
+
+def _total(hook: Hook, reads: Mapping[str, Array]) -> Array:
+    """The sum of the reads of all memories (TNT-1)."""
+    context, rows = hook.context, []
+    none = ops.zeros_like(context.inputs["in/v"][..., 0, :])
+    for t in range(context.tokens):
+        each = [context.label(y[..., t, :], (f"{m}/y",), t) for m, y in reads.items()]
+        rows.append(hook("y", t, partial(_sum, none), *each))
+    return ops.stack(rows, axis=-2)
+
+
+def _sum(none: Array, *each: Array) -> Array:
+    return reduce(add, each) if each else none
 
 
 def _asks_others(s: Settings) -> bool:
     return any(m.asks for m in s.memories)
-
-
-def _sum(a: Array, b: Array) -> Array:
-    return b if a is None else a if b is None else a + b
 
 
 def _joined(reads: list[Array]) -> Array:
@@ -133,16 +144,18 @@ class _Document:
 
     def __init__(
         self,
-        s: Settings,
+        hook: Hook,
         m: Memory,
         own: dict[str, Array],
         inputs: Tensors,
-        means: Means,
         first: int,
         last: int,
         number: int,
     ) -> None:
-        self.s, self.m, self.inputs, self.means = s, m, inputs, means
+        self.hook, self.m, self.inputs = hook, m, inputs
+        self.s = s = hook.context.settings
+        self.rounding: Rounding = hook.context.rounding
+        self.known = writes.computed(s, m)
         self.first, self.T, self.number = first, last - first, number
         self.own = {each: own[each] for each in own if each not in TOKENS} | {
             each: _cut(each, own[each], first, last) for each in TOKENS if each in own
@@ -161,15 +174,14 @@ class _Document:
         self, *, resumed: bool, moved: dict[str, list[Array]]
     ) -> tuple[Any, dict[str, Array]]:
         """What the memory answers, None where nothing reads it, and its state (TNT-11)."""
-        m, rounds = self.m, Rounds(self.means.rounding.way, self.means.rounding.touch)
+        m, rounds = self.m, Rounds(self.rounding.way, self.rounding.touch)
         held = projection.nothing(m, self.k, self.lead)
         if resumed:
             held = projection.of_inputs(self.inputs, m, held)
-        k = ops.stop_gradient(self.k) if m.held == "keys" else self.k
+        k = self.hook.point(f"{m.name}/keys", self.first, same, self.k)
         queries, held = projection.moved(
             m, k, self.own["q"], held, self.number, rounds, self._moved, self.own.get("W_QK")
         )
-        queries = ops.stop_gradient(queries) if m.held == "whole" else queries
         moved.setdefault(m.name, []).append(queries)
         if m.asks:  # which may cut the tokens into other documents
             queries = _joined(moved[m.asks])[..., self.first : self.first + self.T, :]
@@ -187,7 +199,12 @@ class _Document:
         return None if m.read == "none" else _joined(reads), {**state.tensors, **kept}
 
     def _moved(self, t: int, x: Array) -> Array:
-        return self.means.take(f"{self.m.name}/projected", self.first + t, x)
+        """A query that was moved, by keys so far or a matrix of its own (TNT-7)."""
+        if self.hook.quiet:
+            return x
+        k, q, W = self.k[..., t, :], self.own["q"][..., t, :], self.own.get("W_QK")
+        of = (q, W) if self.m.projection.kind == "learned" else (k, q)
+        return self.hook(f"{self.m.name}/projected", self.first + t, lambda *each: x, *of)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """First and last tokens of the runs between resets (TNT-4)."""
@@ -216,8 +233,8 @@ class _Document:
     def _anew(self, before: State | None) -> State:
         """The memory where a document or a shard starts (TNT-2, TNT-4)."""
         m, tensors = self.m, {"M": self._whole("M0")}
-        if m.held_start and before is not None:
-            tensors["M"] = ops.stop_gradient(tensors["M"])
+        if before is not None:
+            tensors["M"] = self.hook.point(f"{m.name}/restart", self.first, same, tensors["M"])
         if has_momentum(m, self.own, self.s.rule):
             tensors["S"] = self._whole("S0")
             if before is not None and m.reset_momentum == "carry":
@@ -286,29 +303,29 @@ class _Document:
     def _family(
         self, header: Run, tensors: dict[str, Array], rows: Any, *, lost: bool, first: Array
     ) -> Outputs:
-        rounding, c = self.means.rounding, self.c
+        rounding, c = self.rounding, self.c
         prepared = prepare.Prepared(header, tensors, way=rounding.way, touch=rounding.touch)
+        arrays = prepared.stacked([c])
 
         def orthogonalise(S: Array, t: int) -> Array:
             argument = rounding.argument(S)
             return steps.newton_schulz(rounding.way, argument, c.newton_schulz_settings)
 
-        def values(op: str, t: int, x: Array) -> Array:
-            if op == "read":
-                return first if lost and t == 0 and self.m.read == "after" else x
-            extra = t + 1 < len(rows) and rows[t] == rows[t + 1]  # the same token follows again
-            if extra and op == "y":
-                return x
-            name = f"{self.m.name}/extra/{op}" if extra else f"{self.m.name}/{op}"
-            return self.means.take(name, self.first + int(rows[t]), x)
-
+        replaced = first if lost and self.m.read == "after" else None
+        hook: family.Hook | None = None
+        if replaced is not None or not self.hook.quiet:
+            places = (self.first + rows).tolist()
+            hook = writes.Ops(self.hook, self.m, self.known, places, replaced)
+            before = tensors["in/window_k"].shape[-2] if "in/window_k" in tensors else 0
+            exists = writes.exist(len(places), self.s.window, before)
+            arrays = arrays._replace(exists=exists)
         return family.run(
             prepare.structure(c, header),
-            prepared.stacked([c]),
+            arrays,
             orthogonalise,
             way=rounding.way,
             store=rounding.store,
-            hook=family.value_hook(values),
+            hook=hook,
         )
 
     def _after(

@@ -7,19 +7,35 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.program import run as of_program
-from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.program.context import Inputs
+from atlas_ref.oracle.program.derive.ops import placed
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
-from atlas_ref.oracle.tnt import loop, ops, parameters, tensors
+from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
 from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
+from atlas_ref.oracle.tnt.writes import EXTRA, WRITE
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
+
+
+def clauses(settings: Settings, inputs: Inputs) -> dict[str, str]:
+    """The clause of each op of a case (TNTCASE-9)."""
+    own = FAMILY[settings.rule].clauses
+    of_reads = {f"{m.name}/y": own["y"] for m in settings.memories}
+    return {
+        "y": "TNT-1",
+        "projected": "TNT-7",
+        **of_reads,
+        **{op: own[op] for op in WRITE if op in own},
+    }
+
 
 PROGRAM = Program(
     name=parameters.NAME,
@@ -28,9 +44,11 @@ PROGRAM = Program(
     states=(),
     matrices=(),
     settings=(),
-    loop=lambda context, hook: loop.run(context, loop.Means(context.rounding)),
+    loop=loop.results,
     rounding={},
     clause="TNT-1",
+    clauses=clauses,
+    follows=True,
     mistakes=habits.habits,
     others=axes.together,
     presets=axes.presets,
@@ -41,8 +59,10 @@ PROGRAM = Program(
 
 @cache
 def _with_memories(names: tuple[str, ...]) -> Program:
-    """The program with the settings of memories of these names."""
-    return PROGRAM._replace(settings=axes.settings(names))
+    """The program with the settings and the ops of memories of these names."""
+    of_write = (*(f"{EXTRA}/{op}" for op in WRITE), *WRITE)
+    listing = [f"{name}/{op}" for name in names for op in ("projected", *of_write, "y")]
+    return PROGRAM._replace(settings=axes.settings(names), listing=(*listing, "y"))
 
 
 def stated(case: Case) -> tuple[Program, Settings]:
@@ -61,13 +81,13 @@ def run(
     return of_program.run(*stated(case), inputs, rounding, chosen)
 
 
+_places = placed(stated)
+
+
 def keeps(case: Case, each: Reading) -> bool:
-    """Whether the ops of a reading are the case's own, of the same tokens (TNTCASE-10)."""
-    own, other = (
-        {
-            op: ops.tokens_under(at.settings, at.inputs, op)
-            for op, _, _ in ops.listed_under(at.settings, at.inputs)
-        }
-        for at in (seen(stated, case), seen(stated, case, [each]))
-    )
-    return own == other
+    """Whether the ops of a reading are the case's own, of the same tokens (TNTCASE-10).
+
+    A last chunk that is not written has none, and is compared by what its tokens read.
+    """
+    whole = {name: value for name, value in each.settings.items() if not name.endswith(".tail")}
+    return _places(case) == _places(case, [each._replace(settings=whole)])

@@ -36,8 +36,6 @@ class Memory(NamedTuple):
         shard: tokens between resets; None for a memory that nothing resets.
         late: tokens by which a reset comes late: no reading of the paper has any.
         asks: the memory whose query it is asked, in place of its own.
-        held: what of its projection has no gradient: "keys", the "whole" query, or nothing.
-        held_start: whether W_init has the gradient of the first shard alone.
         whole: whether a shard that the document cuts short begins without a reset.
         tail: whether the chunk in which the document ends is written.
         late_start: whether the memory at the start of a chunk is taken after its first write.
@@ -58,8 +56,6 @@ class Memory(NamedTuple):
     projection: Projection = Projection()
     late: int = 0
     asks: str = ""
-    held: str = ""
-    held_start: bool = False
     whole: bool = False
     tail: bool = True
     late_start: bool = False
@@ -89,7 +85,6 @@ class Settings(NamedTuple):
     """A TNT: one rule under one convention, and its memories in order.
 
     Attributes:
-        combine: "sum" of the reads, or their "mean", which no reading of the paper has.
         counts_on: whether a document takes its first number from the tokens before it.
     """
 
@@ -98,7 +93,6 @@ class Settings(NamedTuple):
     c: Convention
     origin: int
     memories: tuple[Memory, ...]
-    combine: str = "sum"
     counts_on: bool = False
 
     def memory(self, name: str) -> Memory:

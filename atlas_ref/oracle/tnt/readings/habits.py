@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.program.changes import Change, changed, copied, late, without
+from atlas_ref.oracle.program.hook import Op, behind, stopped
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt.context import TntContext
 from atlas_ref.oracle.tnt.loop import TOKENS
 from atlas_ref.oracle.tnt.settings import Memory
 from atlas_ref.rules import FAMILY
+from atlas_ref.types import Array
 from tape import ops
 
 
@@ -109,7 +111,7 @@ def _of_queries(context: TntContext) -> Iterator[Reading]:
             yield Reading(f"global asks {m.name}", words, settings=settings)
     if len(context.settings.memories) > 1:
         words = "the reads were averaged"
-        yield Reading("mean of reads", words, settings={"combine": "mean"})
+        yield Reading("mean of reads", words, ops={"y": _mean})
 
 
 def _of_start(context: TntContext) -> Iterator[Reading]:
@@ -177,20 +179,24 @@ def _of_tokens(context: TntContext) -> Iterator[Reading]:
 
 def _of_gradients(context: TntContext) -> Iterator[Reading]:
     """Parts of the backward pass that are held fixed: an ordinary run has no path through P."""
-    for held, words in (
-        ("keys", "no gradient went to the keys of the projection"),
-        ("whole", "the projected query was a constant"),
+    for held, words, place, wrap in (
+        ("keys", "no gradient went to the keys of the projection", "keys", stopped),
+        ("whole", "the projected query was a constant", "projected", behind(ops.stop_gradient)),
     ):
         for m in context.locals:
             if m.projection.kind != "none":
-                settings = _of(m.name, held=held)
-                yield Reading(
-                    f"{m.name} {held} held", f"{words} of {m.name}", grad=True, settings=settings
-                )
+                wraps = {f"{m.name}/{place}": wrap}
+                name = f"{m.name} {held} held"
+                yield Reading(name, f"{words} of {m.name}", grad=True, ops=wraps)
     for m in context.locals:
         words = f"the start of {m.name} had the gradient of its first shard alone"
-        settings = _of(m.name, held_start=True)
-        yield Reading(f"{m.name} start held", words, grad=True, settings=settings)
+        wraps = {f"{m.name}/restart": stopped}
+        yield Reading(f"{m.name} start held", words, grad=True, ops=wraps)
+
+
+def _mean(op: Op, *reads: Array) -> Array:
+    """The mean of reads in the place of their sum."""
+    return op.changed(lambda y: y * (1.0 / max(1, len(reads))), *reads)
 
 
 def _from_state(context: TntContext) -> Change:
