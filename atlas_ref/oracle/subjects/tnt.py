@@ -28,21 +28,22 @@ from atlas_ref.oracle.subjects.base.calls import Calls, state_left
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
-from atlas_ref.oracle.tnt import loop, parameters, program, projection, tensors, void
+from atlas_ref.oracle.tnt import parameters, program, projection, tensors, void
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of, stated_settings
 from atlas_ref.oracle.tnt.sweep import DRAWING
+from atlas_ref.oracle.tnt.tokens import TOKENS, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
 from tape import ops as tape
 
 _HELD = "|".join(tensors.HELD)
-_FIRST = "|".join([*tensors.FIRST, *loop.TOKENS])
+_FIRST = "|".join([*tensors.FIRST, *TOKENS])
 
 #: Names of results (TNTCASE-5, TNTCASE-6).
 RESULTS = re.compile(
     rf"out/y|out/state/position|(out|grad)/state/(global|local\d+)/({_HELD})"
-    rf"|grad/(global|local\d+)/({_FIRST})|grad/({'|'.join(loop.TOKENS)})"
+    rf"|grad/(global|local\d+)/({_FIRST})|grad/({'|'.join(TOKENS)})"
 )
 
 #: Results that are the state, in the format in which it is kept (TOL-8).
@@ -75,9 +76,9 @@ def _evaluate(
 ) -> tuple[dict[str, Array], None]:
     s, made = settings_of(case), config(case, inputs, form, chunk)
     reset = np.asarray(inputs["in/reset"]).astype(bool) if "in/reset" in inputs else None
-    each = {m.name: loop.of_memory(inputs, m.name) for m in s.memories}
+    each = {m.name: of_memory(inputs, m.name) for m in s.memories}
     given = tuple(
-        Tokens(**{name: own[name] for name in loop.TOKENS if name in own}, reset=reset)
+        Tokens(**{name: own[name] for name in TOKENS if name in own}, reset=reset)
         for own in each.values()
     )
     k = given[0].k
@@ -115,7 +116,7 @@ def _resumed(
     for m, kind, tokens in zip(s.memories, made.memories, given, strict=True):
         held = _of_state(inputs, m)
         run = kind.run_config
-        phase = loop.phase(m, position)
+        phase = m.phase(position)
         names = {"M": "in/M0", "S": "in/S0"}
         ordinary = {names.get(name, f"in/{name}"): x for name, x in held.items()}
         state = memory.initial_state(kind.rule, run, ordinary, tokens, phase)

@@ -71,6 +71,12 @@ class Memory(NamedTuple):
         from_start = number if self.chunk_origin == "document" else self.in_shard(number)
         return from_start % self.span
 
+    def phase(self, number: int) -> int:
+        """Place of a token in the span of its run (TNT-3, TNT-5)."""
+        if self.sum == "inclusive":  # whose last token is written again by the next chunk
+            return 0 if number == 0 else (number - 1) % self.span + 1
+        return int(self.place(number))
+
     def in_shard(self, number: Any) -> Any:
         """Place of a token, or of each, in its shard; its number where nothing resets (TNT-4)."""
         return number if self.shard is None else (number - self.late) % self.shard

@@ -16,8 +16,8 @@ from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
-from atlas_ref.oracle.tnt.loop import TOKENS, has_momentum, of_memory
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings
+from atlas_ref.oracle.tnt.tokens import TOKENS, has_momentum, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import bind_dims
 

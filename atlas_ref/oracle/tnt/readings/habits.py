@@ -12,8 +12,8 @@ from atlas_ref.oracle.program.changes import Change, changed, copied, late, with
 from atlas_ref.oracle.program.hook import Op, behind, stopped
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt.context import TntContext
-from atlas_ref.oracle.tnt.loop import TOKENS
 from atlas_ref.oracle.tnt.settings import Memory
+from atlas_ref.oracle.tnt.tokens import TOKENS
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
