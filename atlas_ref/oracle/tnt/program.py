@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
 from atlas_ref.oracle.program.derive.ops import placed
+from atlas_ref.oracle.program.derive.readings import seen
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -17,7 +20,7 @@ from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
 from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
-from atlas_ref.oracle.tnt.writes import EXTRA, WRITE
+from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, computed
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
@@ -36,6 +39,9 @@ def clauses(settings: Settings, inputs: Inputs) -> dict[str, str]:
         **{op: own[op] for op in WRITE if op in own},
     }
 
+
+#: Inputs that are no numbers: where documents start, and the place of the call in its own.
+MASKS = ("in/reset", "in/state/position")
 
 PROGRAM = Program(
     name=parameters.NAME,
@@ -84,10 +90,20 @@ def run(
 _places = placed(stated)
 
 
+def _deciding(context: TntContext) -> tuple[Any, ...]:
+    """What decides which ops are computed, and at which tokens."""
+    s, x = context.settings, context.inputs
+    masks = [None if name not in x else np.asarray(x[name]).tolist() for name in MASKS]
+    return s.memories, s.origin, s.counts_on, [computed(s, m) for m in s.memories], masks
+
+
 def keeps(case: Case, each: Reading) -> bool:
     """Whether the ops of a reading are the case's own, of the same tokens (TNTCASE-10).
 
     A last chunk that is not written has none, and is compared by what its tokens read.
     """
     whole = {name: value for name, value in each.settings.items() if not name.endswith(".tail")}
-    return _places(case) == _places(case, [each._replace(settings=whole)])
+    other = each._replace(settings=whole)
+    if _deciding(seen(stated, case)) == _deciding(seen(stated, case, [other])):
+        return True
+    return _places(case) == _places(case, [other])
