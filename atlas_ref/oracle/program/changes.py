@@ -17,9 +17,9 @@ Change = Callable[[Inputs], Inputs]
 Turn = Callable[[Array], Array]
 
 
-def without(name: str) -> Change:
-    """All tensors but one."""
-    return lambda inputs: {each: x for each, x in inputs.items() if each != name}
+def without(*names: str) -> Change:
+    """All tensors but some."""
+    return lambda inputs: {each: x for each, x in inputs.items() if each not in names}
 
 
 def changed(name: str, change: Callable[[Array], Array]) -> Change:
@@ -30,6 +30,11 @@ def changed(name: str, change: Callable[[Array], Array]) -> Change:
 def moved(source: str, name: str) -> Change:
     """A tensor under another name, its own left out."""
     return lambda inputs: {**without(source)(inputs), name: inputs[source]}
+
+
+def copied(source: str, *names: str) -> Change:
+    """A tensor in the place of others too."""
+    return lambda inputs: {**inputs, **dict.fromkeys(names, inputs[source])}
 
 
 def exchanged(one: str, other: str) -> Change:

@@ -15,8 +15,8 @@ from tape import ops
 #: Computes the value of an op from its arguments.
 Compute = Callable[..., Array]
 
-#: Called as take(op, t, compute, *arguments), where compute(*arguments) is the op at token t; the
-#: value with which the loop goes on.
+#: Called as take(op, t, compute, *arguments), where compute(*arguments) is the op at token t, and with
+#: `counts` where some entries have no influence; the value with which the loop goes on.
 Take = Callable[..., Array]
 
 #: Op -> what stands in its place, each around the one before.
@@ -57,6 +57,7 @@ class Op(NamedTuple):
         compute: the op of its arguments.
         finish: makes of this what is handed out: a state is rounded, or stays where nothing is written.
         wraps: readings inside this one.
+        counts: which entries of the value have an influence; None for all.
     """
 
     hook: Hook
@@ -67,6 +68,7 @@ class Op(NamedTuple):
     compute: Compute
     finish: Callable[[Compute], Compute]
     wraps: Sequence[Wrap]
+    counts: Any = None
 
     def __call__(self, *arguments: Any) -> Array:
         if self.wraps:
@@ -75,7 +77,7 @@ class Op(NamedTuple):
         compute = self.finish(self.compute)
         if not self.name:
             return compute(*arguments)
-        return self.hook.handed(self.op, self.name, self.t, compute, *arguments)
+        return self.hook.handed(self.op, self.name, self.t, compute, *arguments, counts=self.counts)
 
     def by(self, compute: Compute, *arguments: Any) -> Array:
         """The op by another formula."""
@@ -142,13 +144,16 @@ class Hook:
         self.unasked = self.take is computed and self.context.label is unlabelled
         self.quiet = self.unasked and not self.wraps
 
-    def __call__(self, op: str, j: int, compute: Compute, *arguments: Any) -> Array:
+    def __call__(
+        self, op: str, j: int, compute: Compute, *arguments: Any, counts: Any = None
+    ) -> Array:
         """The value of an op: compute(*arguments), unless a reading says otherwise.
 
         Args:
             j: the token; of an op of `Context.step_ops` the row, which is one step of a token.
             arguments: values that have names: entries of the context, ops, first states, lists of
                 them, and what is no array.
+            counts: which entries of the value have an influence; None for all.
         """
         kind, wraps = self.known.get(op) or self._known(op)
         if self.quiet and kind is None:
@@ -156,10 +161,10 @@ class Hook:
         name, t, step = self.context.place(op, j)
         if wraps:
             finish = same if kind is None else partial(self._rounded, kind, t)
-            value = Op(self, op, name, t, step, compute, finish, wraps)(*arguments)
+            value = Op(self, op, name, t, step, compute, finish, wraps, counts)(*arguments)
         else:
             whole = compute if kind is None else self._rounded(kind, t, compute)
-            value = self.handed(op, name, t, whole, *arguments)
+            value = self.handed(op, name, t, whole, *arguments, counts=counts)
         return self._noted(op, name, value)
 
     def point(self, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
@@ -244,17 +249,20 @@ class Hook:
             values=dict(self.values),
         )
 
-    def handed(self, op: str, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
+    def handed(
+        self, op: str, name: str, t: int, compute: Compute, *arguments: Any, counts: Any = None
+    ) -> Array:
         """An op as whoever listens makes it of its computation, in the layout of the case."""
         if self.unasked:
             return compute(*arguments)
+        some = {} if counts is None else {"counts": counts}
         if self.take is computed:  # nobody looks at the layout
             value = compute(*arguments)
         elif self.context.turned(op):
             laid = kept_transposed if compute is kept else _transposed(compute)
-            value = self.take(name, t, laid, *arguments).swapaxes(-1, -2)
+            value = self.take(name, t, laid, *arguments, **some).swapaxes(-1, -2)
         else:
-            value = self.take(name, t, compute, *arguments)
+            value = self.take(name, t, compute, *arguments, **some)
         label = self.context.label
         return value if label is unlabelled else label(value, (name,), t)
 

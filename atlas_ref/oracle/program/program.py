@@ -32,19 +32,31 @@ class Setting(NamedTuple):
     """A parameter of a case with the values that tools try (PROG-5).
 
     Attributes:
-        values: those that a search tries; none for one that shapes decide.
+        values: those that a search tries, or (context) -> these; none for one that shapes decide.
         drawn: those of a sweep, the plainest first; none where `new` decides.
         matters: (context) -> whether another value can change results.
         function: (context, value) -> what decides results: values of one are one function.
         heads: whether it counts value heads of a key head, which are cut with it.
+        get: (parameters) -> its value; their attribute of this name where left out.
+        stated: its name as `identify` states it; `parameters.NAME` where left out.
     """
 
     name: str
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] | Callable[[Any], Iterable[Any]] = ()
     drawn: tuple[Any, ...] = ()
     matters: Callable[[Context], bool] = lambda context: True
     function: Callable[[Context, Any], Any] = lambda context, value: value
     heads: bool = False
+    get: Callable[[Any], Any] | None = None
+    stated: str = ""
+
+    def of(self, settings: Any) -> Any:
+        """Its value among parameters."""
+        return getattr(settings, self.name) if self.get is None else self.get(settings)
+
+    def tried(self, context: Context) -> Iterable[Any]:
+        """The values that a search tries in a case, its own among them or not."""
+        return self.values(context) if callable(self.values) else self.values
 
 
 class Program(NamedTuple):
@@ -63,13 +75,16 @@ class Program(NamedTuple):
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
         clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
-        listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
-            none for the order of the loop.
+        listing: ops in the order of a trace, by their whole names or without a step, where steps of ops
+            that stand side by side stand together; none for the order of the loop.
+        follows: whether arguments of ops may be computed of values that have names, without one of their
+            own: these are then found as a derivative is.
         few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
             mistakes of a case.
         others: (context) -> readings of settings that depend on one another, beside `settings`.
         further: (context) -> mistakes that are tried last (IDENT-17).
+        presets: (context) -> name of a whole reading -> the settings that it changes.
         draw: (request, settings, generator) -> inputs where nothing grows.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
             None where that is zero.
@@ -96,10 +111,12 @@ class Program(NamedTuple):
     draw: Callable[[Any, Any, Any], dict[str, Array]]
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
+    follows: bool = False
     few: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()
     others: Readings = lambda context: ()
     further: Readings = lambda context: ()
+    presets: Callable[[Any], Mapping[str, list[Reading]]] = lambda context: {}
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
     check: Callable[[Inputs, Any], None] = unchecked
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
             none of a trace (`hook.Hook.point`). A name without the number of a level is all of them.
         inputs: what the inputs of the loop are changed into, behind the formulas that make some.
         raw: what the inputs of the case are changed into, before these formulas.
-        settings: settings with their values.
+        settings: settings with their values, by the names that `replaced` of parameters takes.
         around: what the program does with a computation of the rule, which it may call more than
             once, as for parts of its tokens.
         change, before: settings as `identify` states them, and those of the case; empty for a mistake.
@@ -60,12 +60,19 @@ class Reading(NamedTuple):
     whole: bool = False
 
 
-def of_settings(changed: Mapping[str, Any], before: Mapping[str, Any]) -> Reading:
-    """The reading of settings with other values, beside those of the case."""
+def of_settings(
+    changed: Mapping[str, Any], before: Mapping[str, Any], stated: Mapping[str, str] = {}
+) -> Reading:
+    """The reading of settings with other values, beside those of the case.
+
+    Args:
+        stated: name of a setting -> that in `identify`; `parameters.NAME` where left out.
+    """
+    names = {name: stated.get(name) or f"parameters.{name}" for name in changed}
     shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in changed.items()}
     return Reading(
-        name=", ".join(f"parameters.{k}={v}" for k, v in shown.items()),
+        name=", ".join(f"{names[k]}={v}" for k, v in shown.items()),
         settings=changed,
-        change={f"parameters.{k}": v for k, v in changed.items()},
-        before={f"parameters.{k}": v for k, v in before.items()},
+        change={names[k]: v for k, v in changed.items()},
+        before={names[k]: v for k, v in before.items()},
     )

@@ -19,27 +19,31 @@ from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program import run as of_program
+from atlas_ref.oracle.program.derive import ops as traces
+from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.base.calls import Calls, state_left
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
-from atlas_ref.oracle.tnt import loop, ops, parameters, projection, tensors, tracing, void
-from atlas_ref.oracle.tnt.readings import listed, reading
-from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of
+from atlas_ref.oracle.tnt import parameters, program, projection, tensors, void
+from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of, stated_settings
 from atlas_ref.oracle.tnt.sweep import DRAWING
+from atlas_ref.oracle.tnt.tokens import TOKENS, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
 from tape import ops as tape
 
 _HELD = "|".join(tensors.HELD)
-_FIRST = "|".join([*tensors.FIRST, *loop.TOKENS])
+_FIRST = "|".join([*tensors.FIRST, *TOKENS])
 
 #: Names of results (TNTCASE-5, TNTCASE-6).
 RESULTS = re.compile(
     rf"out/y|out/state/position|(out|grad)/state/(global|local\d+)/({_HELD})"
-    rf"|grad/(global|local\d+)/({_FIRST})|grad/({'|'.join(loop.TOKENS)})"
+    rf"|grad/(global|local\d+)/({_FIRST})|grad/({'|'.join(TOKENS)})"
 )
 
 #: Results that are the state, in the format in which it is kept (TOL-8).
@@ -72,9 +76,9 @@ def _evaluate(
 ) -> tuple[dict[str, Array], None]:
     s, made = settings_of(case), config(case, inputs, form, chunk)
     reset = np.asarray(inputs["in/reset"]).astype(bool) if "in/reset" in inputs else None
-    each = {m.name: loop.of_memory(inputs, m.name) for m in s.memories}
+    each = {m.name: of_memory(inputs, m.name) for m in s.memories}
     given = tuple(
-        Tokens(**{name: own[name] for name in loop.TOKENS if name in own}, reset=reset)
+        Tokens(**{name: own[name] for name in TOKENS if name in own}, reset=reset)
         for own in each.values()
     )
     k = given[0].k
@@ -112,7 +116,7 @@ def _resumed(
     for m, kind, tokens in zip(s.memories, made.memories, given, strict=True):
         held = _of_state(inputs, m)
         run = kind.run_config
-        phase = loop.phase(m, position)
+        phase = m.phase(position)
         names = {"M": "in/M0", "S": "in/S0"}
         ordinary = {names.get(name, f"in/{name}"): x for name, x in held.items()}
         state = memory.initial_state(kind.rule, run, ordinary, tokens, phase)
@@ -165,9 +169,21 @@ def _left(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[s
     return values
 
 
-def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    """The same as plain runs, which share no code with forms and rules (TOL-3)."""
-    return loop.run(settings_of(case), inputs, loop.Means(rounding))
+def _draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Random inputs, and the shape of the cotangent; a state is that of a call before (TNTCASE-8)."""
+    s = stated_settings(header)
+    found = tnt_inputs.rows(request, s, generator)
+    if request.history:
+        before = tnt_inputs.before(request, s, generator, found)
+        left = of_program.run(program.PROGRAM, s, before, of_program.exact(PLAIN))
+        found |= {
+            name.replace("out/", "in/", 1): np.asarray(x)
+            for name, x in left.items()
+            if name.startswith("out/state/")
+        }
+    return found, (*found["in/k"].shape[:-1], request.d_out)
 
 
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
@@ -197,8 +213,8 @@ SUBJECT = Subject(
     cotangent="in/y_bar",
     clauses={"out": "TNTCASE-1", "grad": "TNT-14"},
     evaluate=_evaluate,
-    plain=_plain,
-    draw=tnt_inputs.draw,
+    plain=program.run,
+    draw=_draw,
     draw_states=tnt_inputs.states,
     has_newton_schulz=True,
     has_parameters=True,
@@ -213,17 +229,9 @@ SUBJECT = Subject(
     states=STATE,
     features=void.features,
     search=READINGS,
-    searched=Searched(
-        settings=listed.settings,
-        departures=listed.mistakes,
-        presets=listed.presets,
-        run=reading.run,
-        keeps=reading.keeps,
-        named={},
-        word="tnt",
-    ),
+    searched=searched(program.stated, "tnt")._replace(keeps=program.keeps),
     calls=Calls(cut=partial(along_tokens, tensors.axes), left=state_left),
-    traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+    traced=traces.traced(program.stated, lambda case: "in/k"),
     convention=parameters.convention,
     check_form=_check_form,
     sample=tnt_inputs.SAMPLE,

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.drawing import leading, starts
-from atlas_ref.oracle.family.arithmetic import PLAIN
-from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.tnt import loop, tensors
+from atlas_ref.oracle.tnt import tensors
 from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -19,31 +17,27 @@ from atlas_ref.types import Array
 SAMPLE: dict[str, Any] = {"global": {"span": 4}, "locals": [{"span": 2, "shard": 4}]}
 
 
-def draw(
-    request: Any, header: Any, generator: Any, d_phi: int
-) -> tuple[dict[str, Array], tuple[int, ...]]:
-    """Random inputs, and the shape of the cotangent.
+def rows(request: Any, s: Settings, generator: Any) -> dict[str, Array]:
+    """Random inputs of a call from the start of a document.
 
     Raises:
         ValueError: a request that a TNT does not have.
     """
     if request.pulse > 1:
         raise ValueError("pulse: every token of a TNT writes")
-    s, lead = stated_settings(header), leading(request)
-    first = _first(request, s, generator, lead)
+    first = _first(request, s, generator, lead := leading(request))
     found = {**_tokens(request, s, generator, request.tokens, lead), **first}
     if (resets := starts(request)) is not None:
         found["in/reset"] = resets
-    if request.history:
-        before = {**_tokens(request, s, generator, request.history, lead), **first}
-        plainly = Rounding(PLAIN, _same, _same, None)
-        left = loop.run(s, before, loop.Means(plainly))
-        found |= {
-            name.replace("out/", "in/", 1): np.asarray(x)
-            for name, x in left.items()
-            if name.startswith("out/state/")
-        }
-    return found, (*lead, request.tokens, request.d_out)
+    return found
+
+
+def before(
+    request: Any, s: Settings, generator: Any, found: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Inputs of a call before one, which starts where that does."""
+    first = {name: x for name, x in found.items() if name.rpartition("/")[2] in tensors.FIRST}
+    return {**_tokens(request, s, generator, request.history, leading(request)), **first}
 
 
 def states(
@@ -54,10 +48,6 @@ def states(
     shape = (*leading(request), request.d_out, request.d_in)
     bars = [name for name in allowed if name.startswith(tensors.BAR)]
     return {name: generator.standard_normal(shape) for name in bars}
-
-
-def _same(x: Array) -> Array:
-    return x
 
 
 def _tokens(

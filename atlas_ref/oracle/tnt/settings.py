@@ -5,6 +5,7 @@ Written from specs/tnt.md (TNT-3 to TNT-9).
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +36,6 @@ class Memory(NamedTuple):
         shard: tokens between resets; None for a memory that nothing resets.
         late: tokens by which a reset comes late: no reading of the paper has any.
         asks: the memory whose query it is asked, in place of its own.
-        held: what of its projection has no gradient: "keys", the "whole" query, or nothing.
-        held_start: whether W_init has the gradient of the first shard alone.
         whole: whether a shard that the document cuts short begins without a reset.
         tail: whether the chunk in which the document ends is written.
         late_start: whether the memory at the start of a chunk is taken after its first write.
@@ -57,8 +56,6 @@ class Memory(NamedTuple):
     projection: Projection = Projection()
     late: int = 0
     asks: str = ""
-    held: str = ""
-    held_start: bool = False
     whole: bool = False
     tail: bool = True
     late_start: bool = False
@@ -74,6 +71,12 @@ class Memory(NamedTuple):
         from_start = number if self.chunk_origin == "document" else self.in_shard(number)
         return from_start % self.span
 
+    def phase(self, number: int) -> int:
+        """Place of a token in the span of its run (TNT-3, TNT-5)."""
+        if self.sum == "inclusive":  # whose last token is written again by the next chunk
+            return 0 if number == 0 else (number - 1) % self.span + 1
+        return int(self.place(number))
+
     def in_shard(self, number: Any) -> Any:
         """Place of a token, or of each, in its shard; its number where nothing resets (TNT-4)."""
         return number if self.shard is None else (number - self.late) % self.shard
@@ -88,7 +91,6 @@ class Settings(NamedTuple):
     """A TNT: one rule under one convention, and its memories in order.
 
     Attributes:
-        combine: "sum" of the reads, or their "mean", which no reading of the paper has.
         counts_on: whether a document takes its first number from the tokens before it.
     """
 
@@ -97,8 +99,53 @@ class Settings(NamedTuple):
     c: Convention
     origin: int
     memories: tuple[Memory, ...]
-    combine: str = "sum"
     counts_on: bool = False
+
+    def memory(self, name: str) -> Memory:
+        """The memory of a name."""
+        return next(m for m in self.memories if m.name == name)
+
+    def value(self, name: str) -> Any:
+        """A setting by its name: origin, c.gate, local0.span, local0.projection.kind, ..."""
+        outer, _, inner = name.partition(".")
+        if not inner:
+            return getattr(self, name)
+        if outer != "c":
+            return attrgetter(inner)(self.memory(outer))
+        axis, _, key = inner.partition(".")
+        found = getattr(self.c, axis)
+        return getattr(found, key, None) if key else found
+
+    def replaced(self, **changes: Any) -> Settings:
+        """Settings with other values, by names as `value` takes them."""
+        s = self
+        for name, value in changes.items():
+            outer, _, inner = name.partition(".")
+            if not inner:
+                s = s._replace(**{name: value})
+            elif outer == "c":
+                s = s._replace(c=_convention(s.c, inner, value))
+            else:
+                some = (_memory(m, inner, value) if m.name == outer else m for m in s.memories)
+                s = s._replace(memories=tuple(some))
+        return s
+
+
+def _convention(c: Convention, name: str, value: Any) -> Convention:
+    _, _, inner = name.partition(".")
+    if not inner:
+        return c.replaced(**{name: value})
+    return c.replaced(newton_schulz=c.newton_schulz_settings.replaced(**{inner: value}))
+
+
+def _memory(m: Memory, name: str, value: Any) -> Memory:
+    _, _, inner = name.partition(".")
+    if not inner:
+        return m._replace(**{name: value})
+    projection = m.projection._replace(**{inner: value})
+    if inner == "range" and value != "window":
+        projection = projection._replace(window=None)
+    return m._replace(projection=projection)
 
 
 class Run(NamedTuple):

@@ -16,8 +16,8 @@ from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
-from atlas_ref.oracle.tnt.loop import TOKENS, has_momentum, of_memory
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings
+from atlas_ref.oracle.tnt.tokens import TOKENS, has_momentum, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import bind_dims
 
@@ -54,6 +54,10 @@ AXES = {
     for name in TOKENS
     for tensor in (memory_tensors.PROJECTED[f"in/{name}"][1],)
 }
+
+
+#: Tensors that all memories share, or that belong to none.
+SHARED = {**{f"in/{name}": tensor for name, tensor in AXES.items()}, **SEQUENCE}
 
 
 def kept(s: Settings, m: Memory, own: Mapping[str, Any]) -> dict[str, str]:

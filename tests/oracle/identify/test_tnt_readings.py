@@ -15,14 +15,19 @@ from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.program.derive.ops import placed
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.tnt.readings import listed, reading
+from atlas_ref.oracle.subjects.tnt import SUBJECT
+from atlas_ref.oracle.tnt import program
 from tests.support import tnt_cases
 from tests.support.close import relative_error, reordered
 from tests.truth import tnt_loops as loops
+
+assert SUBJECT.searched is not None
+SEARCHED = SUBJECT.searched
 
 #: A program that adds in another order than the library.
 WAY = Arithmetic("as a tree", "pairwise")
@@ -70,17 +75,17 @@ PACKED: dict[str, Any] = {
 
 def answered(case: Any, *chosen: Any) -> dict[str, Any]:
     """What a program with some readings returns in float32."""
-    results = reading.run(converted(case, "float32"), case, OTHER, chosen)
+    results = program.run(converted(case, "float32"), case, OTHER, chosen)
     return {name: np.asarray(x) for name, x in results.items()}
 
 
 def shown(case: Any, kind: Any) -> list[Any]:
     """Readings that values show: those whose results are not the case's own."""
     inputs = converted(case, "float64")
-    own = reading.run(inputs, case, OTHER, ())
+    own = program.run(inputs, case, OTHER, ())
     found = []
     for each in kind(case):
-        other = reading.run(inputs, case, OTHER, (each,))
+        other = program.run(inputs, case, OTHER, (each,))
         same = own.keys() == other.keys() and all(
             other[name].shape == x.shape and relative_error(other[name], x) < 1e-5
             for name, x in own.items()
@@ -104,17 +109,19 @@ def fits(answer: Identification, change: Any) -> bool:
 def same_function(case: Any, answer: Identification, each: Any) -> bool:
     """Whether the match is the reading in other words, such as a chunk longer than any shard."""
     inputs = redrawn(converted(case, "float64"))
-    named = [one for one in listed.settings(case) if dict(one.change) == answer.from_own]
-    want = reading.run(inputs, case, OTHER, (each,))
+    named = [one for one in SEARCHED.settings(case) if dict(one.change) == answer.from_own]
+    want = program.run(inputs, case, OTHER, (each,))
     return answer.verdict == "MATCH" and any(
         all(relative_error(found[n], x) < 1e-12 for n, x in want.items())
         for one in named
-        for found in [reading.run(inputs, case, OTHER, (one,))]
+        for found in [program.run(inputs, case, OTHER, (one,))]
     )
 
 
-SETTINGS = [(name, each) for name, case in CASES.items() for each in shown(case, listed.settings)]
-MISTAKES = [(name, each) for name, case in CASES.items() for each in shown(case, listed.mistakes)]
+SETTINGS = [(name, each) for name, case in CASES.items() for each in shown(case, SEARCHED.settings)]
+MISTAKES = [
+    (name, each) for name, case in CASES.items() for each in shown(case, SEARCHED.departures)
+]
 
 
 @pytest.mark.clause("TNTCASE-12", "IDENT-7")
@@ -180,14 +187,14 @@ def test_the_presets_are_named_and_the_plain_program_agrees_with_ours_under_them
     case = tnt_cases.made(**{**REQUESTS["one"], "convention": {"gate": "none"}, "dtype": "float64"})
     inputs = {n: x for n, x in case.inputs.items() if n not in ("in/momentum", "in/global/S0")}
     case = case.replaced(inputs=inputs)
-    found = listed.presets(case)
+    found = SEARCHED.presets(case)
     assert found.keys() == {"paper", "paper-literal", "paper-app-c"}
     assert found["paper"] == []
     for name in ("paper-literal", "paper-app-c"):
         parameters = {**case.header.parameters, "preset": name}
         stated = case.replaced(header=case.header.replaced(parameters=parameters))
         want = evaluate(stated).tensors
-        got = reading.run(inputs, case, OTHER, found[name])
+        got = program.run(inputs, case, OTHER, found[name])
         assert got.keys() == want.keys()
         for each, x in want.items():
             assert relative_error(got[each], x) < reordered(64).bound, each  # type: ignore[operator]
@@ -201,16 +208,16 @@ def test_a_short_tail_that_is_passed_over_is_what_loops_of_other_tokens_give() -
     """Of 9 tokens: the global chunk and the shard of the last one have that token alone."""
     case = CASES["one"]
     tensors = converted(case, "float64")
-    every = {one.name: one for one in listed.mistakes(case)}
+    every = {one.name: one for one in SEARCHED.departures(case)}
     whole, start = tnt_cases.memory(tensors, "global", 0, 4, None), 4
     local = tnt_cases.memory(tensors, "local0", 0, 2, 4)
     right = loops.paper([whole, local])
-    tail = reading.run(tensors, case, OTHER, [every["global without tail"]])
+    tail = program.run(tensors, case, OTHER, [every["global without tail"]])
     first = loops.paper([_some(whole, slice(8)), _some(local, slice(8))])
     assert relative_error(tail["out/state/global/M"][0], first.M[0]) < 1e-12
     assert relative_error(tail["out/y"][0], right.y) < 1e-12
     assert relative_error(first.M[0], right.M[0]) > 1e-3
-    short = reading.run(
+    short = program.run(
         tensors, case, OTHER, [every["local0 was not reset for a last shard that is short"]]
     )
     of_shard = loops.paper([_some(local, slice(start, None))._replace(shard=9)])
@@ -238,8 +245,8 @@ def test_a_memory_with_one_mistake_is_what_loops_with_it_give(name: str, mistake
         "global": tnt_cases.memory(tensors, "global", 0, 4, None),
         "local0": tnt_cases.memory(tensors, "local0", 0, 2, 4),
     }
-    (each,) = [one for one in listed.mistakes(case) if one.name == name]
-    found = reading.run(tensors, case, OTHER, [each])["out/y"][0]
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
+    found = program.run(tensors, case, OTHER, [each])["out/y"][0]
     wrong = name.split()[0]
     want = sum(
         loops.paper([m], loops.Reading(**(mistake if of == wrong else {}))).y
@@ -274,8 +281,8 @@ def test_documents_that_are_not_told_apart_are_named(name: str) -> None:
         "local0 kept": apart["global"] + whole["local0"],
     }[name]
     assert relative_error(sum(apart.values()), evaluate(case).tensors["out/y"][0]) < 1e-12
-    (each,) = [one for one in listed.mistakes(case) if one.name == name]
-    found = reading.run(tensors, case, OTHER, [each])["out/y"]
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
+    found = program.run(tensors, case, OTHER, [each])["out/y"]
     assert relative_error(found[0], want) < 1e-12
     assert relative_error(sum(apart.values()), want) > 1e-3
     answer = identify(case, {"out/y": want[None]}, depth=1)
@@ -306,9 +313,9 @@ def test_a_part_of_the_state_that_is_lost_is_what_a_call_without_it_gives(
     M, S = (tensors[f"in/state/global/{name}"][0] for name in ("M", "S"))
     m = m._replace(first=M, S0=None if part == "S" else S)
     (each,) = [
-        one for one in listed.mistakes(case) if one.name == f"in/state/global/{part} ignored"
+        one for one in SEARCHED.departures(case) if one.name == f"in/state/global/{part} ignored"
     ]
-    found = reading.run(tensors, case, OTHER, [each])["out/y"][0]
+    found = program.run(tensors, case, OTHER, [each])["out/y"][0]
     want = loops.paper([m], loops.Reading(origin=before)).y
     assert relative_error(found, want) < 1e-12
     assert relative_error(evaluate(case).tensors["out/y"][0], want) > 1e-3
@@ -324,10 +331,10 @@ def _some(memory: loops.Memory, tokens: slice) -> loops.Memory:
 @pytest.mark.parametrize("name", ["local0 keys held", "local0 whole held", "local0 start held"])
 def test_a_part_of_the_backward_that_is_held_fixed_is_named(name: str) -> None:
     case = CASES["one"]
-    (each,) = [one for one in listed.mistakes(case) if one.name == name]
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
 
     def plain(inputs: Any, case: Any, rounding: Any) -> Any:
-        return reading.run(inputs, case, rounding, (each,))
+        return program.run(inputs, case, rounding, (each,))
 
     found = ensemble.members(case, "float32", grad=True, plain=plain)
     results = next(iter(found.values()))
@@ -339,7 +346,7 @@ def test_a_part_of_the_backward_that_is_held_fixed_is_named(name: str) -> None:
 @pytest.mark.clause("TNTCASE-12", "IDENT-8")
 def test_a_deciding_case_separates_two_readings() -> None:
     case = CASES["one"]
-    (each,) = [r for r in listed.settings(case) if r.name == "parameters.origin=1"]
+    (each,) = [r for r in SEARCHED.settings(case) if r.name == "parameters.origin=1"]
     trial = deciding_case(case, [(), (each,)])
     assert trial is not None
     assert trial.header.parameters == case.header.parameters
@@ -361,9 +368,9 @@ def test_a_deciding_case_separates_two_readings() -> None:
 )
 def test_the_reading_that_explains_a_trace_is_named(name: str, op: str, words: str) -> None:
     case = CASES["one"]
-    every = [*listed.settings(case), *listed.mistakes(case)]
+    every = [*SEARCHED.settings(case), *SEARCHED.departures(case)]
     (each,) = [one for one in every if one.name == name]
-    assert reading.keeps(case, each)
+    assert SEARCHED.keeps(case, each)
     recorder = Recorder(case)
     run_ops(case, arithmetic_inputs(case, "float32"), recorder, way=WAY, chosen=(each,))
     recorded = {f"trace/{o}": x.astype(np.float32) for o, x in recorder.tensors().items()}
@@ -371,3 +378,16 @@ def test_the_reading_that_explains_a_trace_is_named(name: str, op: str, words: s
     assert first is not None
     assert first.op == op
     assert words in first.nearest.split(" or ")
+
+
+@pytest.mark.clause("TNTCASE-10", "REPLAY-16")
+@pytest.mark.parametrize("name", CASES)
+def test_a_reading_keeps_the_ops_of_a_case_where_it_computes_the_same_at_the_same_tokens(
+    name: str,
+) -> None:
+    case, places = CASES[name], placed(program.stated)
+    every = [*SEARCHED.settings(case), *SEARCHED.departures(case)]
+    kept = {each.name for each in every if SEARCHED.keeps(case, each)}
+    same = {each.name for each in every if places(case, [each]) == places(case)}
+    assert same < kept < {each.name for each in every}
+    assert {each.rpartition(" ")[2] for each in kept - same} == {"tail"}

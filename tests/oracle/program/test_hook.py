@@ -15,7 +15,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.axes import axes
-from atlas_ref.oracle.program.derive.ops import graph
+from atlas_ref.oracle.program.derive.ops import graph, placed
 from atlas_ref.oracle.program.derive.readings import others, searched
 from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
 from atlas_ref.oracle.program.hook import Hook, behind, by, hook_of, same, within
@@ -281,6 +281,73 @@ def test_ops_with_their_inputs_and_tokens_are_read_off_one_run() -> None:
         "s[start]",
         "in/x",
     )
+
+
+@pytest.mark.clause("PROG-3")
+def test_arguments_that_are_computed_are_followed_to_the_values_that_have_names() -> None:
+    def following(context: Context, hook: Hook) -> Results:
+        total = context.label(ops.zeros_like(context.inputs["in/s0"]), ("s",), -1)
+        first, x = (
+            context.label(context.inputs[f"in/{n}"], (f"in/{n}",), None) for n in ("s0", "x")
+        )
+        square, rest, reads = x * x, first + ops.stop_gradient(3.0 * first), []
+        for t in range(context.tokens):
+            half = hook("half", t, lambda x: x / 2.0, square[..., t, :])
+            both = [-half, ops.stack([rest, square[..., t, :]], axis=-1)[..., 0]]
+            total = hook("s", t, lambda s, both, one: s + both[0] * both[1] + one, total, both, 1.0)
+            start = context.label(total, ("s[start]",), None)
+            reads.append(hook("y", t, ops.multiply, start, half + total))
+        return {"y": ops.stack(reads, axis=-2), "s": total}
+
+    found = graph(SUM._replace(loop=following, follows=True), Settings(), Case(X))
+    assert found.ordered() == ["half", "s", "y"]
+    assert found.sources("half") == ("in/x",)
+    assert found.sources("s") == ("s[t-1]", "half", "in/s0", "in/x")
+    assert found.sources("y") == ("s[start]", "s", "half")  # of one argument the latest op first
+
+
+@pytest.mark.clause("PROG-2")
+def test_a_hook_is_told_which_entries_have_an_influence() -> None:
+    told: list[Any] = []
+
+    def take(op: str, t: int, compute: Any, *arguments: Any, counts: Any = None) -> Any:
+        told.append(counts)
+        return compute(*arguments)
+
+    context, some = context_of(SUM, Settings(), X, exact(PLAIN)), np.array([True, False])
+    for readings in ((), (Reading("", ops={"y": lambda op, x: op(x)}),)):
+        hook = hook_of(context, {}, readings, take)
+        hook("y", 0, same, X["in/s0"], counts=some)
+        hook("s", 0, same, X["in/s0"])
+    assert [each is some for each in told] == [True, False, True, False]
+
+
+@pytest.mark.clause("PROG-3", "PROG-5")
+def test_ops_of_a_reading_are_listed_with_their_tokens() -> None:
+    places = placed(lambda case: (SUM, Settings()))
+    case = Case(X)
+    assert places(case) == {"s": [0, 1, 2, 3], "y": [0, 1, 2, 3]}
+    assert places(case) is places(case)
+    fewer = Reading("", inputs=lambda x: {**x, "in/x": x["in/x"][..., :2, :]})
+    assert places(case, (fewer,)) == {"s": [0, 1], "y": [0, 1]}
+
+
+@pytest.mark.clause("PROG-5")
+def test_a_setting_may_say_its_values_by_the_case_and_where_it_lies() -> None:
+    context = context_of(SUM, Settings(2), X, exact(PLAIN))
+    of_case = Setting(
+        "power", lambda context: range(1, context.tokens), get=lambda s: s.power, stated="p"
+    )
+    found = list(others(of_case, context))
+    assert [each.name for each in found] == ["p=1", "p=3"]
+    assert (found[1].settings, found[1].change, found[1].before) == (
+        {"power": 3},
+        {"p": 3},
+        {"p": 2},
+    )
+    whole = SUM._replace(presets=lambda context: {"cube": found[1:]})
+    presets = searched(lambda case: (whole, Settings(2)), "sum").presets(Case(X))
+    assert presets == {"cube": found[1:]}
 
 
 @pytest.mark.clause("PROG-5")

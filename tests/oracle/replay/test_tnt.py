@@ -11,7 +11,7 @@ import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import trace, traced
-from atlas_ref.oracle.tnt import ops
+from atlas_ref.oracle.subjects.tnt import SUBJECT
 from tests.support import tnt_cases
 from tests.support.close import assert_close, reordered
 from tests.support.replayed import assert_first_wrong, assert_listed
@@ -58,8 +58,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "parameters": {"global": {"span": 3}, "locals": [{"span": 2, "shard": 4, "writes": False}]}
     },
 }
+assert SUBJECT.traced is not None
+TRACED = SUBJECT.traced
 CASES = {name: tnt_cases.made(**request) for name, request in REQUESTS.items()}
-OPS = [(name, op) for name in CASES for op, _, _ in ops.listed(CASES[name])]
+OPS = [(name, op) for name in CASES for op, _, _ in TRACED.ops(CASES[name])]
 LOOSE = reordered(64, amplification=20.0)
 
 
@@ -79,7 +81,7 @@ def test_memories_and_queries_at_each_token_are_those_of_loops(number: int) -> N
         end = loops.paper(part, reading)
         for i, name in enumerate(names):
             if f"trace/{name}/M" in recorded:
-                own = ops.tokens(atlas_ref.make(header, tensors), f"{name}/M")
+                own = TRACED.tokens(atlas_ref.make(header, tensors), f"{name}/M")
                 assert own is not None
                 if t in own:
                     found = recorded[f"trace/{name}/M"][1, own.index(t)]
@@ -101,10 +103,11 @@ def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
 
 @pytest.mark.clause("TNTCASE-9")
 def test_tokens_that_are_written_twice_or_whose_write_is_lost_are_told() -> None:
-    assert ops.tokens(CASES["literal"], "global/extra/M") == (2, 4, 6)
-    assert ops.tokens(CASES["lost writes"], "local0/M") == (0, 2, 3, 5, 6)  # from number 2 on
-    assert ops.tokens(CASES["default"], "local0/y") is None
-    assert not [op for op, _, _ in ops.listed(CASES["still"]) if op == "local0/M"]
+    assert TRACED.tokens(CASES["literal"], "global/extra/M") == (2, 4, 6)
+    assert TRACED.tokens(CASES["lost writes"], "local0/M") == (0, 2, 3, 5, 6)  # from number 2 on
+    every = tuple(range(CASES["default"].inputs["in/k"].shape[-2]))
+    assert TRACED.tokens(CASES["default"], "local0/y") == every
+    assert not [op for op, _, _ in TRACED.ops(CASES["still"]) if op == "local0/M"]
 
 
 @pytest.mark.clause("TNTCASE-10", "REPLAY-12", "REPLAY-23")

@@ -16,6 +16,8 @@ from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import exact, run
 from atlas_ref.oracle.subjects.subject import Traced
 from atlas_ref.types import Array
+from tape import Variable, plain
+from tape.core import Tape, recording
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -39,7 +41,7 @@ class Graph:
         self.inputs: dict[str, dict[str, bool]] = {}
         self.tokens: dict[str, list[int]] = {}
         self.first: set[str] = set()
-        #: What a value is by its id, and the value, which therefore stays alive.
+        #: What a value is by its id or its place on a tape, and the value, which therefore stays alive.
         self._values: dict[int, tuple[Sequence[str], int | None, Any]] = {}
 
     def label(self, value: Array, names: Sequence[str], t: int | None) -> Array:
@@ -49,7 +51,14 @@ class Graph:
         self._values[id(view)] = (names, t, view)
         return view
 
-    def take(self, op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+    def take(
+        self,
+        op: str,
+        t: int,
+        compute: Callable[..., Array],
+        *arguments: Any,
+        counts: Any = None,
+    ) -> Array:
         """The value of an op, whose arguments are noted.
 
         Raises:
@@ -58,14 +67,20 @@ class Graph:
         writes = compute is not kept and compute is not kept_transposed
         found = self.inputs.setdefault(op, {})
         for value in arrays(arguments):
-            if id(value) not in self._values:
-                raise ValueError(f"op {op} at token {t}: an argument that has no name")
-            names, of, _ = self._values[id(value)]
-            for name in names:
-                name = name if name.startswith("in/") or of == t else f"{name}[t-1]"
-                found[name] = found.get(name, False) or writes
+            for key in self._keys(op, t, value):
+                names, of, _ = self._values[key]
+                for name in names:
+                    whole = name.startswith("in/") or "[" in name or of == t
+                    name = name if whole else f"{name}[t-1]"
+                    found[name] = found.get(name, False) or writes
         self.tokens.setdefault(op, []).append(t)
         return compute(*arguments)
+
+    def _keys(self, op: str, t: int, value: Array) -> Sequence[int]:
+        """Where an argument has its names."""
+        if id(value) not in self._values:
+            raise ValueError(f"op {op} at token {t}: an argument that has no name")
+        return (id(value),)
 
     def forget(self) -> None:
         """Let go of the values, of which nobody will ask."""
@@ -97,10 +112,51 @@ class Graph:
         return found
 
 
+class Followed(Graph):
+    """Ops of a run whose arguments may be computed of values that have names (PROG-3).
+
+    Values with names are variables of a tape, which knows of which of them another one is made. A
+    value that is made of none is a constant.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def label(self, value: Array, names: Sequence[str], t: int | None) -> Array:
+        """A variable that is known by these names, and by nothing before it."""
+        found = self._tape.variable(plain(value))
+        self.first |= {*names} if t == -1 else set()
+        self._values[found.index] = (names, t, found)
+        return found
+
+    def _keys(self, op: str, t: int, value: Array) -> Sequence[int]:
+        """Ops of which an argument is made, the latest first, then inputs as they were named."""
+        waiting = [value.index] if isinstance(value, Variable) else []
+        met, found = set[int](), list[int]()
+        while waiting:
+            if (index := waiting.pop()) in met:
+                continue
+            met.add(index)
+            if index in self._values:
+                found.append(index)
+                continue
+            for parents, _ in self._tape.entries[index]:
+                several = parents if isinstance(parents, tuple) else (parents,)
+                waiting += [each for each in several if each is not None]
+        inputs = [key for key in sorted(found) if self._values[key][0][0].startswith("in/")]
+        return [*sorted({*found} - {*inputs}, reverse=True), *inputs]
+
+    def forget(self) -> None:
+        """Let go of the values and of the tape."""
+        super().forget()
+        self._tape.entries.clear()
+
+
 def arrays(arguments: Sequence[Any]) -> Iterator[Any]:
     """The arrays among arguments and lists of them."""
     for each in arguments:
-        if isinstance(each, np.ndarray):
+        if isinstance(each, np.ndarray | Variable):
             yield each
         elif isinstance(each, tuple | list):
             yield from arrays(each)
@@ -108,12 +164,48 @@ def arrays(arguments: Sequence[Any]) -> Iterator[Any]:
 
 def graph(program: Program, settings: Any, case: Case) -> Graph:
     """The ops of a case by one run of its loop."""
+    if not program.follows:
+        return _noted(Graph(), program, settings, case)
+    with recording() as tape:
+        return _noted(Followed(tape), program, settings, case)
+
+
+def _noted(found: Graph, program: Program, settings: Any, case: Case) -> Graph:
     given = case.inputs if program.few is None else program.few(case.inputs)
-    found, inputs = Graph(), {name: wide(x) for name, x in given.items()}
+    inputs = {name: wide(x) for name, x in given.items()}
     with np.errstate(all="ignore"):
         run(program, settings, inputs, exact(PLAIN), take=found.take, label=found.label)
     found.forget()
     return found
+
+
+def placed(stated: Stated) -> Callable[..., dict[str, list[int]]]:
+    """What says which ops a case computes under readings, each with its tokens: (case, readings).
+
+    Args:
+        stated: (case) -> its program and parameters.
+    """
+    last: list[tuple[Any, dict[str, list[int]]]] = []  # the last case, beside which readings stand
+
+    def places(case: Case, readings: Sequence[Reading] = ()) -> dict[str, list[int]]:
+        if not readings and last and last[0][0] is case:
+            return last[0][1]
+        found: dict[str, list[int]] = {}
+
+        def take(
+            op: str, t: int, compute: Callable[..., Array], *arguments: Any, counts: Any = None
+        ) -> Array:
+            found.setdefault(op, []).append(t)
+            return compute(*arguments)
+
+        inputs = {name: wide(x) for name, x in case.inputs.items()}
+        with np.errstate(all="ignore"):
+            run(*stated(case), inputs, exact(PLAIN), readings, take=take)
+        if not readings:
+            last[:] = [(case, found)]
+        return found
+
+    return places
 
 
 def wide(x: Any) -> Any:
@@ -123,6 +215,9 @@ def wide(x: Any) -> Any:
 
 def _place(program: Program, op: str) -> tuple[int, int, int]:
     """The place of an op in a listing: steps of ops that stand side by side stand together."""
+    if op in program.listing:
+        place = program.listing.index(op)
+        return place, 0, place
     step, _, bare = op.rpartition("/")
     place = first = program.listing.index(bare)
     while first and {bare, program.listing[first - 1]} <= {*program.step_ops}:
@@ -181,13 +276,15 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         chosen: Sequence[Reading] = (),
     ) -> dict[str, Array]:
         program, settings = stated(case)
-        places = {op: {*tokens(case, op)} for op, _, _ in listed(case)} if chosen else {}
+        own = {op: {*tokens(case, op)} for op, _, _ in listed(case)} if chosen else {}
 
-        def known(op: str, t: int, compute: Callable[..., Array], *arguments: Any) -> Array:
+        def known(
+            op: str, t: int, compute: Callable[..., Array], *arguments: Any, **named: Any
+        ) -> Array:
             """An op that the case has at this token, where a reading may have others."""
-            if chosen and t not in places.get(op, ()):
+            if chosen and t not in own.get(op, ()):
                 return compute(*arguments)
-            return take(op, t, compute, *arguments)
+            return take(op, t, compute, *arguments, **named)
 
         return run(program, settings, inputs, exact(arithmetic), chosen, take=known)
 

@@ -52,6 +52,9 @@ def searched(
             if each.matters(context) and (graded or not each.grad) and _runs(program, context, each)
         ]
 
+    def presets(case: Case) -> Mapping[str, list[Reading]]:
+        return stated(case)[0].presets(seen(stated, case))
+
     def further(case: Case) -> list[Reading]:
         return list(stated(case)[0].further(seen(stated, case)))
 
@@ -74,7 +77,7 @@ def searched(
     return Searched(
         settings=settings,
         departures=departures,
-        presets=lambda case: {},
+        presets=presets,
         run=evaluated,
         keeps=keeps,
         named={},
@@ -101,9 +104,9 @@ def others(setting: Setting, context: Context) -> Iterator[Reading]:
     """Every other value of a setting, each function once."""
     if not setting.matters(context):
         return
-    name, own = setting.name, getattr(context.settings, setting.name)
+    name, own = setting.name, setting.of(context.settings)
     found = {setting.function(context, own)}
-    for value in setting.values:
+    for value in setting.tried(context):
         if (key := setting.function(context, value)) not in found:
             found.add(key)
-            yield of_settings({name: value}, {name: own})
+            yield of_settings({name: value}, {name: own}, {name: setting.stated})

@@ -14,9 +14,10 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
-from atlas_ref.oracle.tnt import loop, projection, tensors
+from atlas_ref.oracle.tnt import projection, tensors
 from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.oracle.tnt.tensors import AXES, BAR, FIRST, HELD, SEQUENCE, STATE
+from atlas_ref.oracle.tnt.tokens import of_memory
 from atlas_ref.rules import FAMILY
 
 #: The projection that is smaller than the default.
@@ -197,7 +198,7 @@ def _whole(s: Settings, found: Arrays) -> bool:
     return all(
         f"{STATE}{m.name}/{name}" in found
         for m in s.memories
-        for name, need in tensors.kept(s, m, loop.of_memory(found, m.name)).items()
+        for name, need in tensors.kept(s, m, of_memory(found, m.name)).items()
         if need == "yes"
     )
 

@@ -10,8 +10,9 @@ import numpy as np
 from atlas_ref.forms import tnt
 from atlas_ref.oracle import drawn_axes, regimes
 from atlas_ref.oracle.drawing import Arrays, Change, Space
-from atlas_ref.oracle.tnt import loop, parameters, tensors
+from atlas_ref.oracle.tnt import parameters, tensors
 from atlas_ref.oracle.tnt.settings import Settings, stated_settings
+from atlas_ref.oracle.tnt.tokens import TOKENS
 from atlas_ref.rules import FAMILY, names_with
 
 #: Settings of a local memory; None leaves one to the preset.
@@ -226,7 +227,7 @@ def _own(inputs: Arrays, kind: Any, memory: str, generator: np.random.Generator)
         shape = inputs[f"in/{short}"].shape
         inputs[f"in/{memory}/{short}"] = generator.standard_normal(shape) / np.sqrt(shape[-1])
         return
-    for name in loop.TOKENS:
+    for name in TOKENS:
         if name not in ("k", "v", "q") and f"in/{name}" in inputs:
             axis = -2 if name == "window_weights" else -1
             inputs[f"in/{memory}/{name}"] = np.flip(inputs[f"in/{name}"], axis)
