@@ -6,7 +6,7 @@ specs/program.md (PROG-1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.oracle.cases.tensor_spec import Tensor
@@ -32,19 +32,41 @@ class Setting(NamedTuple):
     """A parameter of a case with the values that tools try (PROG-5).
 
     Attributes:
-        values: those that a search tries; none for one that shapes decide.
+        values: those that a search tries, or (context) -> those; none for one that shapes decide.
         drawn: those of a sweep, the plainest first; none where `new` decides.
         matters: (context) -> whether another value can change results.
         function: (context, value) -> what decides results: values of one are one function.
         heads: whether it counts value heads of a key head, which are cut with it.
+        axis: whether it is one of the convention, which a case states beside its parameters.
+        get, put: (settings) -> its value, and (settings, value) -> settings, where it is no field.
+        said: a value as a case states it.
     """
 
     name: str
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] | Callable[[Any], Sequence[Any]] = ()
     drawn: tuple[Any, ...] = ()
     matters: Callable[[Context], bool] = lambda context: True
     function: Callable[[Context, Any], Any] = lambda context, value: value
     heads: bool = False
+    axis: bool = False
+    get: Callable[[Any], Any] | None = None
+    put: Callable[[Any, Any], Any] | None = None
+    said: Callable[[Any], Any] = lambda value: value
+
+    @property
+    def stated(self) -> str:
+        """Its name in a case."""
+        return self.name if self.axis else f"parameters.{self.name}"
+
+    def own(self, settings: Any) -> Any:
+        """Its value in some settings."""
+        return getattr(settings, self.name) if self.get is None else self.get(settings)
+
+    def replaced(self, settings: Any, value: Any) -> Any:
+        """Settings with another value of it."""
+        if self.put is None:
+            return settings.replaced(**{self.name: value})
+        return self.put(settings, value)
 
 
 class Program(NamedTuple):
@@ -70,7 +92,7 @@ class Program(NamedTuple):
             mistakes of a case.
         others: (context) -> readings of settings that depend on one another, beside `settings`.
         further: (context) -> mistakes that are tried last (IDENT-17).
-        draw: (request, settings, generator) -> inputs where nothing grows.
+        draw: (request, settings, generator) -> inputs where nothing grows; None where a subject draws.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
             None where that is zero.
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
@@ -93,7 +115,7 @@ class Program(NamedTuple):
     loop: Callable[[Any, Hook], Results]
     rounding: Mapping[str, Literal["touch", "store"]]
     clause: str
-    draw: Callable[[Any, Any, Any], dict[str, Array]]
+    draw: Callable[[Any, Any, Any], dict[str, Array]] | None = None
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
     few: Callable[[Inputs], Inputs] | None = None
