@@ -12,18 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.deep.biases import Part, plainly
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.program.hook import same
 from atlas_ref.types import Array
 from tape import ops
 
 #: A hook that computes an op: (name, function, arguments) -> its value.
 Take = Callable[..., Array]
 Values = dict[str, Array]
-
-
-def same(x: Array) -> Array:
-    """The value as it is."""
-    return x
 
 
 class Function(NamedTuple):
@@ -33,24 +30,42 @@ class Function(NamedTuple):
         settings: of the function, as a case states them (MEMFUN-1).
         way: the arithmetic of products and means.
         touch: a rounding of functions that are no sums of products.
-        share, slope: G(a), and the derivative of a G(a) from a and G(a) (MEMFUN-5).
-        standardised, standardised_back: of a layer norm (MEMFUN-4, MEMFUN-6).
-        pairs, pairs_back: z_i z_j for i <= j, and its pullback.
-        outer: sum of g x^T over the tokens.
+        part: calls the functions inside of it, each of which a mistake may wrap (DEEPCASE-15).
     """
 
     settings: Any
     way: Arithmetic = PLAIN
     touch: Callable[[Array], Array] = same
-    share: Callable[[Function, Array], Array] = lambda m, a: share_of(m, a)
-    slope: Callable[[Function, Array, Array], Array] = lambda m, a, G: slope_of(m, a, G)
-    standardised: Callable[[Function, Array], tuple[Array, Array]] = lambda m, x: norm_of(m, x)
-    standardised_back: Callable[[Function, Array, Array, Array], Array] = lambda m, n, r, g: (
-        _normed_back(m, n, r, g)
-    )
-    pairs: Callable[[Array], Array] = lambda z: _pairs(z)
-    pairs_back: Callable[[Array, Array], Array] = lambda z, g: _pairs_back(z, g)
-    outer: Callable[[Function, Array, Array], Array] = lambda m, g, x: _outer(m, g, x)
+    part: Part = plainly
+
+    def share(self, a: Array) -> Array:
+        """G(a) (MEMFUN-5)."""
+        return self.part("function/share", share_of, self, a)
+
+    def slope(self, a: Array, G: Array) -> Array:
+        """The derivative of a G(a), from a and G(a) (MEMFUN-5)."""
+        return self.part("function/slope", slope_of, self, a, G)
+
+    def standardised(self, x: Array) -> tuple[Array, Array]:
+        """The standardised values of a layer norm, and their factor (MEMFUN-4)."""
+        found: tuple[Array, Array] = self.part("function/standardised", norm_of, self, x)
+        return found
+
+    def standardised_back(self, n: Array, r: Array, g: Array) -> Array:
+        """The pullback of a layer norm (MEMFUN-6)."""
+        return self.part("function/standardised_back", _normed_back, self, n, r, g)
+
+    def pairs(self, z: Array) -> Array:
+        """z_i z_j for i <= j."""
+        return self.part("function/pairs", _pairs, z)
+
+    def pairs_back(self, z: Array, g: Array) -> Array:
+        """The pullback of such products."""
+        return self.part("function/pairs_back", _pairs_back, z, g)
+
+    def outer(self, g: Array, x: Array) -> Array:
+        """The sum of g x^T over the tokens."""
+        return self.part("function/outer", _outer, self, g, x)
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -85,7 +100,7 @@ def _with_input(m: Function, y: Array, x: Array) -> Array:
 
 
 def _activated(m: Function, a: Array) -> Array:
-    return a * m.share(m, a)
+    return a * m.share(a)
 
 
 def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
@@ -97,7 +112,7 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     if not f.residual_norm:
         op("y", lambda o, x: _with_input(m, o, x), o, x)
         return
-    n = op("normed", lambda o: m.standardised(m, o)[0], o)
+    n = op("normed", lambda o: m.standardised(o)[0], o)
     op(
         "y",
         lambda n, gain, x: _with_input(
@@ -137,7 +152,7 @@ def _joined(z: Array, pairs: Array) -> Array:
 
 def _affine(m: Function) -> Callable[[Array, Array, Array], Array]:
     def normed(x: Array, gain: Array, bias: Array) -> Array:
-        n, _ = m.standardised(m, x)
+        n, _ = m.standardised(x)
         return m.way.scaled_sum(ops.expand_dims(gain, -2), n, ops.expand_dims(bias, -2))
 
     return normed
@@ -159,59 +174,59 @@ def gradient(
 
 
 def _linear_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
-    return {"W": m.outer(m, gy, x)}
+    return {"W": m.outer(gy, x)}
 
 
 def _mlp_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found, g = m.settings, {}, gy
     if f.residual_norm:
-        n, r = m.standardised(m, v["o"])
+        n, r = m.standardised(v["o"])
         found["norm/gain"] = _over_tokens(m, g * n)
-        g = m.standardised_back(m, n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
+        g = m.standardised_back(n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
     for i in range(f.depth, 0, -1):
-        found[f"W_{i}"] = m.outer(m, g, v[f"s_{i - 1}"] if i > 1 else x)
+        found[f"W_{i}"] = m.outer(g, v[f"s_{i - 1}"] if i > 1 else x)
         if i > 1:
             a = v[f"a_{i - 1}"]
-            g = m.way.matmul(g, p[f"W_{i}"]) * m.slope(m, a, m.share(m, a))
+            g = m.way.matmul(g, p[f"W_{i}"]) * m.slope(a, m.share(a))
     return found
 
 
 def _polynomial_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found = m.settings, {}
-    n, r = m.standardised(m, v["e"])
+    n, r = m.standardised(v["e"])
     gain, bias = (ops.expand_dims(p[f"read_norm/{each}"], -2) for each in ("gain", "bias"))
     along = _over_tokens(m, gy * m.way.scaled_sum(gain, n, bias))
     found["read_scale"] = m.way.matmul(along[..., None, :], _ones(along))[..., 0, 0]
     t = _number(p["read_scale"]) * gy
     found["read_norm/gain"], found["read_norm/bias"] = _over_tokens(m, t * n), _over_tokens(m, t)
-    g = m.standardised_back(m, n, r, t * gain)
-    found["W_up"] = m.outer(m, g, v["o"])
+    g = m.standardised_back(n, r, t * gain)
+    found["W_up"] = m.outer(g, v["o"])
     g = m.way.matmul(g, p["W_up"])
-    found["W_out"] = m.outer(m, g, v["s"])
+    found["W_out"] = m.outer(g, v["s"])
     g = m.way.matmul(g, p["W_out"])
     inputs = v["compressed"] if f.compressed else v["normed"]
-    G = m.share(m, v["a"])
-    ga = g * m.slope(m, v["a"], G)
+    G = m.share(v["a"])
+    ga = g * m.slope(v["a"], G)
     if f.gated:
         ga, gb = ga * v["b"], g * (v["a"] * G)
-        found["W_value"] = m.outer(m, gb, inputs)
-    found["W_in"] = m.outer(m, ga, inputs)
+        found["W_value"] = m.outer(gb, inputs)
+    found["W_in"] = m.outer(ga, inputs)
     g = m.way.matmul(ga, p["W_in"])
     if f.gated:
         g = g + m.way.matmul(gb, p["W_value"])
     if f.compressed:
-        found["W_compress"] = m.outer(m, g, v["normed"])
+        found["W_compress"] = m.outer(g, v["normed"])
         g = m.way.matmul(g, p["W_compress"])
-    n, r = m.standardised(m, v["features"])
+    n, r = m.standardised(v["features"])
     found["feature_norm/gain"], found["feature_norm/bias"] = (
         _over_tokens(m, g * n),
         _over_tokens(m, g),
     )
-    g = m.standardised_back(m, n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
+    g = m.standardised_back(n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
     if f.degree == 2:
         kd = v["z"].shape[-1]
         g = g[..., :kd] + m.pairs_back(v["z"], g[..., kd:])
-    found["W_down"] = m.outer(m, g, x)
+    found["W_down"] = m.outer(g, x)
     return found
 
 

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 from atlas_ref.oracle.deep import functions, steps
+from atlas_ref.oracle.deep.biases import Part
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.settings import Settings, rank
+from atlas_ref.oracle.program.hook import same
 from atlas_ref.types import Array
 from tape import ops
 
@@ -20,30 +22,33 @@ Op = Callable[..., Array]
 
 
 def step(
-    s: Settings, f: Function, op: Op, store: Op, V: Tensors, g: Tensors, m: Any, a: Any
+    s: Settings, f: Function, op: Op, part: Part, V: Tensors, g: Tensors, m: Any, a: Any
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """V after a write, and the step in the shapes of the gradients (DEEP-37).
 
     Args:
         f: the network in some arithmetic.
-        store: of V after the write.
+        part: calls what lays out the entries, which a mistake may wrap.
     """
-    turned = s.parts.get("turned", _same)
-    g = {name: turned(x, rank(name)) for name, x in g.items()}
+
+    def laid(tensors: Tensors) -> dict[str, Array]:
+        return {n: part("network/entries", same, x, rank(n)) for n, x in tensors.items()}
+
+    g = laid(g)
     u = ops.concatenate([_row(x, name) for name, x in g.items()], axis=-1)
     v = functions.apply(f, V, u, lambda name, *args: op(f"learn/{name}", *args))
     gy = op("slope", partial(slope, s), v["y"], u)
     found = functions.gradient(f, V, v, u, gy, s.network)
 
     def moved(axes: int) -> Op:
-        return lambda m, S, a, g: store(steps.momentum(f.way, m, S, a, g, axes))
+        return lambda m, S, a, g: steps.momentum(f.way, m, S, a, g, axes)
 
     after = {
         name: op(f"S/{name}", moved(rank(name)), m, V[name], a, -found[name]) for name in s.network
     }
     seen = after if s.learns_first else V
     y = functions.apply(f, seen, u, lambda name, *args: op(f"move/{name}", *args))["y"]
-    return after, {name: turned(x, rank(name)) for name, x in _split(y, g).items()}
+    return after, laid(_split(y, g))
 
 
 def slope(s: Settings, p: Array, u: Array) -> Array:
@@ -51,11 +56,6 @@ def slope(s: Settings, p: Array, u: Array) -> Array:
     target = ops.ones_like(u) if s.deep_momentum.objective == "ones" else u
     target = -target if s.c.momentum_sign == "minus" else target
     return p - target if s.deep_momentum.objective == "l2" else -target
-
-
-def _same(x: Array, axes: int) -> Array:
-    """Entries row by row, as DEEP-37 has them."""
-    return x
 
 
 def _row(x: Array, name: str) -> Array:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.deep import loop, parameters
+from atlas_ref.oracle.deep import parameters
+from atlas_ref.oracle.deep.context import planned
 from atlas_ref.oracle.deep.settings import Settings, rank, settings
 from atlas_ref.parts.newton_schulz import coefficient_table
 
@@ -59,7 +60,7 @@ def pieces(f: Any) -> list[Piece]:
 def listed(case: Case) -> list[Listed]:
     """The ops that some token of a case computes, writes before reads."""
     s = settings_of(case)
-    writes = loop.plan(s, case.inputs).writes
+    writes = planned(s, case.inputs).writes
     return [*(_of_write(case, s) if writes else []), *_of_read(case, s)]
 
 
@@ -190,4 +191,4 @@ def tokens(case: Case, op: str) -> tuple[int, ...] | None:
     """Tokens whose writes compute an op, in order; None for an op of every token."""
     if op == "y" or op.startswith("read/"):
         return None
-    return tuple(each.token for each in loop.plan(settings_of(case), case.inputs).writes)
+    return tuple(each.token for each in planned(settings_of(case), case.inputs).writes)

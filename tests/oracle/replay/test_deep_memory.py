@@ -9,7 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.deep import ops
-from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.deep.program import SEARCHED
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay.loop import run_ops
@@ -142,9 +142,9 @@ def test_what_was_not_recorded_is_evaluated_together_and_named() -> None:
 
 def misread(case: Any, name: str) -> dict[str, Any]:
     """The trace of a program with a mistake or another setting, in float32."""
-    every = [*listed.settings(case), *listed.mistakes(case)]
+    every = [*SEARCHED.settings(case), *SEARCHED.departures(case)]
     (each,) = [one for one in every if one.name == name]
-    assert reading.keeps(case, each)
+    assert SEARCHED.keeps(case, each)
     recorder = Recorder(case)
     inputs = arithmetic_inputs(case, "float32")
     run_ops(case, inputs, recorder, way=Arithmetic("as a tree", "pairwise"), chosen=(each,))
