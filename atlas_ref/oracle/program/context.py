@@ -17,13 +17,13 @@ Inputs = Mapping[str, Any]
 
 #: Called with a value, the inputs or ops that it is, and the token of these ops; the value with which
 #: the loop goes on.
-Label = Callable[[Array, Sequence[str], int | None], Array]
+Label = Callable[[Array, Sequence[str], Any], Array]
 
 #: The axes of a state's matrix in a case whose matrices are transposed.
 TRANSPOSED = "(d_in, d_out)"
 
 
-def unlabelled(value: Array, names: Sequence[str], t: int | None) -> Array:
+def unlabelled(value: Array, names: Sequence[str], t: Any) -> Array:
     """A value of which nobody asks where it comes from."""
     return value
 
@@ -48,6 +48,11 @@ class Rows(NamedTuple):
     present: int
     window: int
 
+    @property
+    def tokens(self) -> int:
+        """The token of the ops."""
+        return self.t
+
     def handed(
         self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any
     ) -> Array:
@@ -71,6 +76,11 @@ class Reads(NamedTuple):
 
     first: int
     last: int
+
+    @property
+    def tokens(self) -> range:
+        """The tokens of the ops."""
+        return range(self.first, self.last)
 
     def handed(
         self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any

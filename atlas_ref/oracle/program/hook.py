@@ -263,7 +263,9 @@ class Hook:
         else:
             value = self.take(name, t, compute, *arguments)
         label = self.context.label
-        return value if label is unlabelled else label(value, (name,), t)
+        if label is unlabelled:
+            return value
+        return label(value, (name,), t if isinstance(t, int) else t.tokens)
 
     def _known(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
         """What rounds an op, and what stands in its place, looked up once."""

@@ -84,9 +84,12 @@ class Program(NamedTuple):
         rounding: op -> what rounds it beside the arithmetic: "touch" of computed gates, "store" of a
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
-        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
+        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all, and
+            as PART/ that of all ops with this part in front.
         listing: ops in the order of a trace, where steps of ops that stand side by side stand together;
-            none for the order of the loop.
+            none for the order of the loop. Of ops with a part in front, the part; others come first.
+        behind: inputs that are listed behind the other inputs of an op.
+        sparse: whether an op has the tokens alone that compute it, where others do not too.
         few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
             mistakes of a case.
@@ -118,6 +121,8 @@ class Program(NamedTuple):
     draw: Callable[[Any, Any, Any], dict[str, Array]] | None = None
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    sparse: bool = False
     few: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()
     others: Readings = lambda context: ()
