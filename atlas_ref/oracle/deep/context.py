@@ -7,7 +7,7 @@ from typing import Any
 
 from atlas_ref.oracle.deep import schedule
 from atlas_ref.oracle.deep.schedule import Plan
-from atlas_ref.oracle.program.context import Context, Inputs
+from atlas_ref.oracle.program.context import Context, Inputs, unlabelled
 
 
 class DeepContext(Context):
@@ -25,6 +25,16 @@ class DeepContext(Context):
     def plan(self) -> Plan:
         """The events of the call (DEEP-14)."""
         return planned(self.settings, self.inputs)
+
+    def known(self, value: Any, t: int, *names: str) -> Any:
+        """A value of a write or read at token t that is made of these; None where there is none."""
+        if value is None or self.label is unlabelled:
+            return value
+        return self.label(value, names, t)
+
+    def given(self, *names: str) -> list[str]:
+        """Those of some inputs that the run has."""
+        return [name for name in names if name in self.inputs]
 
     def begins(self, *beginnings: str) -> bool:
         """Whether the run has inputs whose names begin so."""

@@ -99,6 +99,11 @@ def _with_input(m: Function, y: Array, x: Array) -> Array:
     return y + x if m.settings.with_input else y
 
 
+def _added(m: Function, x: Array) -> tuple[Array, ...]:
+    """The argument where the function adds it to its result."""
+    return (x,) if m.settings.with_input else ()
+
+
 def _activated(m: Function, a: Array) -> Array:
     return a * m.share(a)
 
@@ -110,16 +115,16 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
         s = op(f"s_{i}", lambda a: _activated(m, a), a)
     o = op("o", rows, p[f"W_{f.depth}"], s)
     if not f.residual_norm:
-        op("y", lambda o, x: _with_input(m, o, x), o, x)
+        op("y", lambda o, *x: o + x[0] if x else o, o, *_added(m, x))
         return
     n = op("normed", lambda o: m.standardised(o)[0], o)
     op(
         "y",
-        lambda n, gain, x: _with_input(
+        lambda gain, n, x: _with_input(
             m, m.way.scaled_sum(ops.expand_dims(gain, -2) + 1.0, n, x), x
         ),
-        n,
         p["norm/gain"],
+        n,
         x,
     )
 
@@ -128,7 +133,7 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     f = m.settings
     z = op("z", rows, p["W_down"], x)
     features = op("features", lambda z: z if f.degree == 1 else _joined(z, m.pairs(z)), z)
-    u = op("normed", _affine(m), features, p["feature_norm/gain"], p["feature_norm/bias"])
+    u = op("normed", _affine(m), p["feature_norm/gain"], p["feature_norm/bias"], features)
     if f.compressed:
         u = op("compressed", rows, p["W_compress"], u)
     a = op("a", rows, p["W_in"], u)
@@ -140,10 +145,12 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     o = op("o", rows, p["W_out"], s)
     e = op("e", rows, p["W_up"], o)
 
-    def read(e: Array, gain: Array, bias: Array, scale: Array, x: Array) -> Array:
-        return _with_input(m, _number(scale) * _affine(m)(e, gain, bias), x)
+    def read(gain: Array, bias: Array, scale: Array, e: Array, *x: Array) -> Array:
+        y = _number(scale) * _affine(m)(gain, bias, e)
+        return y + x[0] if x else y
 
-    op("y", read, e, p["read_norm/gain"], p["read_norm/bias"], p["read_scale"], x)
+    tensors = (p["read_norm/gain"], p["read_norm/bias"], p["read_scale"])
+    op("y", read, *tensors, e, *_added(m, x))
 
 
 def _joined(z: Array, pairs: Array) -> Array:
@@ -151,7 +158,7 @@ def _joined(z: Array, pairs: Array) -> Array:
 
 
 def _affine(m: Function) -> Callable[[Array, Array, Array], Array]:
-    def normed(x: Array, gain: Array, bias: Array) -> Array:
+    def normed(gain: Array, bias: Array, x: Array) -> Array:
         n, _ = m.standardised(x)
         return m.way.scaled_sum(ops.expand_dims(gain, -2), n, ops.expand_dims(bias, -2))
 
@@ -163,6 +170,13 @@ def _number(scale: Array) -> Array:
 
 
 # -- gradient --------------------------------------------------------------------------------------
+
+
+def kept(f: Any, names: Collection[str]) -> list[str]:
+    """Which of the values between x and M(x) the hand gradient reads (MEMFUN-6)."""
+    if f.kind == "mlp":
+        return [n for n in names if n.startswith(("a_", "s_")) or (n == "o" and f.residual_norm)]
+    return [name for name in names if name != "y"]
 
 
 def gradient(

@@ -27,6 +27,9 @@ from tape import opaque, ops
 #: Gates of a write.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
+#: When the weights are what a query reads.
+READ = {"after": "t", "before": "t-1", "chunk_start": "start", "call_end": "end"}
+
 
 def results(context: DeepContext, hook: Hook) -> Results:
     """The results of a call (DEEPCASE-6)."""
@@ -116,11 +119,14 @@ class _Loop:
             return part("retention/seen", retentions.seen, kind, touch, weights)
 
         seen = part("retention/read", linked, kind, touch, seen)
+        when, known = READ[self.s.c.read], self.hook.context.known
+        seen = {name: known(x, event.first, f"W/{name}[{when}]") for name, x in seen.items()}
         place = Reads(event.first, event.last)
         queries = self.queries[..., event.first : event.last, :]
+        queries = known(queries, event.first, "in/q")
         values = functions.apply(
             self.writer.m,
-            {**self.slow, **seen},
+            {**self._slow(event.first), **seen},
             queries,
             lambda name, compute, *args: self.hook(
                 "y" if name == "y" else f"read/{name}", place, compute, *args
@@ -134,14 +140,22 @@ class _Loop:
         place = slice(first, last + 1)
         gates = {name: self._gate(name, event.token) for name in GATES}
         gates["retain"] = steps.retained(self.s.c, gates["retain"])
+        context, t = self.hook.context, event.token
+        weights = context.given("in/window_weights", "in/window_gate")
+        thresholds = None if self.thresholds is None else self.thresholds[..., place]
         return Tokens(
-            keys=self.keys[..., place, :],
-            values=self.values[..., place, :],
-            weights=self._weights(event, place),
-            slow=self.slow,
-            gates=gates,
-            thresholds=None if self.thresholds is None else self.thresholds[..., place],
+            keys=context.known(self.keys[..., place, :], t, "in/k[t-j]"),
+            values=context.known(self.values[..., place, :], t, "in/v[t-j]"),
+            weights=context.known(self._weights(event, place), t, *weights),
+            slow=self._slow(t),
+            gates={name: context.known(x, t, f"in/{name}") for name, x in gates.items()},
+            thresholds=context.known(thresholds, t, "in/threshold"),
         )
+
+    def _slow(self, t: int) -> Tensors:
+        """Tensors of the function that no write moves."""
+        known = self.hook.context.known
+        return {name: known(x, t, f"in/memory/{name}") for name, x in self.slow.items()}
 
     def _gate(self, name: str, token: int) -> Any:
         """A gate of a write, the mean of the rows that share a memory (DEEP-13)."""

@@ -3,52 +3,77 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from atlas_ref.oracle.deep import functions, steps
-from atlas_ref.oracle.deep.biases import Part
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.settings import Settings, rank
-from atlas_ref.oracle.program.hook import same
+from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops
 
 Tensors = Mapping[str, Array]
 
-#: An op of the write: its name, its function and arguments -> its value.
-Op = Callable[..., Array]
 
+class Step(NamedTuple):
+    """One write's step of a network in some arithmetic, whose ops go through a hook."""
 
-def step(
-    s: Settings, f: Function, op: Op, part: Part, V: Tensors, g: Tensors, m: Any, a: Any
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """V after a write, and the step in the shapes of the gradients (DEEP-37).
+    s: Settings
+    f: Function
+    hook: Hook
+    t: int
 
-    Args:
-        f: the network in some arithmetic.
-        part: calls what lays out the entries, which a mistake may wrap.
-    """
+    def taken(
+        self, V: Tensors, g: Tensors, m: Any, a: Any, names: Sequence[str]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """V after a write, and the step in the shapes of the gradients (DEEP-37).
 
-    def laid(tensors: Tensors) -> dict[str, Array]:
+        Args:
+            names: ops that are the gradients.
+        """
+        s, f, hook, known = self.s, self.f, self.hook, self.hook.context.known
+        g = self._laid(g)
+        u = ops.concatenate([_row(x, name) for name, x in g.items()], axis=-1)
+        u = known(u, self.t, *names)
+        v = self._through("learn", V, u)
+        gy = hook("slope", self.t, partial(slope, s), v["y"], u)
+        found = functions.gradient(f, V, v, u, gy, s.network)
+        between = [f"learn/{name}" for name in functions.kept(f.settings, v)]
+        sources = ("slope", *between, *(f"S/{name}[t-1]" for name in s.network), *names)
+
+        def moved(axes: int) -> Callable[..., Array]:
+            return lambda g, S, m, a: steps.momentum(f.way, m, S, a, g, axes)
+
+        after = {
+            name: hook(
+                f"S/{name}",
+                self.t,
+                moved(rank(name)),
+                known(-found[name], self.t, *sources),
+                V[name],
+                m,
+                a,
+            )
+            for name in s.network
+        }
+        y = self._through("move", after if s.learns_first else V, u)["y"]
+        return after, self._laid(_split(y, g))
+
+    def _through(self, place: str, tensors: Tensors, u: Array) -> functions.Values:
+        """Every value of the network between u and its image."""
+        return functions.apply(
+            self.f,
+            tensors,
+            u,
+            lambda name, compute, *args: self.hook(f"{place}/{name}", self.t, compute, *args),
+        )
+
+    def _laid(self, tensors: Tensors) -> dict[str, Array]:
+        """Entries row by row, as DEEP-37 has them; a mistake may have others."""
+        part = self.hook.part
         return {n: part("network/entries", same, x, rank(n)) for n, x in tensors.items()}
-
-    g = laid(g)
-    u = ops.concatenate([_row(x, name) for name, x in g.items()], axis=-1)
-    v = functions.apply(f, V, u, lambda name, *args: op(f"learn/{name}", *args))
-    gy = op("slope", partial(slope, s), v["y"], u)
-    found = functions.gradient(f, V, v, u, gy, s.network)
-
-    def moved(axes: int) -> Op:
-        return lambda m, S, a, g: steps.momentum(f.way, m, S, a, g, axes)
-
-    after = {
-        name: op(f"S/{name}", moved(rank(name)), m, V[name], a, -found[name]) for name in s.network
-    }
-    seen = after if s.learns_first else V
-    y = functions.apply(f, seen, u, lambda name, *args: op(f"move/{name}", *args))["y"]
-    return after, laid(_split(y, g))
 
 
 def slope(s: Settings, p: Array, u: Array) -> Array:

@@ -12,7 +12,7 @@ from atlas_ref.oracle.deep.schedule import Write
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.oracle.family import steps as matrices
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.context import Rows
+from atlas_ref.oracle.program.context import Rows, unlabelled
 from atlas_ref.oracle.program.hook import Hook
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts.newton_schulz import coefficient_table
@@ -62,21 +62,41 @@ class Writer(NamedTuple):
             }
         touch = self.rounding.touch
         reference = self.hook.part("retention/seen", retentions.seen, s.retention, touch, reference)
+        decays = ("in/retain",) if c.decay == "before_error" and r is not None else ()
+        reference = {
+            name: self._known(event, x, self._seen(name), *decays) for name, x in reference.items()
+        }
         slow = self._each_constant(rows.slow)
         g = self._gradient(event, {**slow, **reference}, rows)
         h, second = self._steps(event, g, rows.gates)
         a, b = steps.rates(c, h, second)
-        g = self._clipped(event, g)
-        m, after = rows.gates["momentum"], {}
-        kept, moves = self._network(event, S, g, m, a) if s.deep_momentum else ({}, {})
+        clipped = self._clip(event, g)
+        m, after = rows.gates["momentum"], dict[str, Array]()
+        kept, moves = dict[str, Array](), dict[str, Array]()
+        if s.deep_momentum:
+            bounded = {name: clipped(name) for name in s.fast}
+            kept, moves = self._network(event, S, bounded, m, a)
         for name in s.fast:
             if s.deep_momentum:
-                (U,) = self.constant(self._direction(event, name, moves[name]))
+                ahead = self._known(event, moves[name], "move/y")
+                (U,) = self.constant(self._direction(event, name, ahead))
             else:
-                kept[name], U = self._moved(event, name, g[name], S.get(name), m, a)
+                kept[name], U = self._moved(event, name, clipped(name), S.get(name), m, a)
+            before = self._known(event, W[name], f"W/{name}[t-1]")
             compute = self._after(event, rank(name))
-            after[name] = self.hook(f"W/{name}", event.token, compute, r, W[name], b, U)
+            after[name] = self.hook(f"W/{name}", event.token, compute, before, U, b, r)
         return after, kept
+
+    def _known(self, event: Write, value: Any, *names: str) -> Any:
+        return self.hook.context.known(value, event.token, *names)
+
+    def _seen(self, name: str) -> str:
+        """The weights at which a write looks, by the name of their op."""
+        return f"W/{name}[{'t-1' if self.s.c.reference == 'running' else 'start'}]"
+
+    def _bounded(self, name: str) -> str:
+        """The op that is a gradient within its bound."""
+        return f"{'gradient' if self.s.clip == 'none' else 'clipped'}/{name}"
 
     def _gradient(self, event: Write, p: Tensors, rows: Tokens) -> dict[str, Array]:
         """g of every fast tensor, after the forward pass and the residual (DEEP-7)."""
@@ -100,13 +120,15 @@ class Writer(NamedTuple):
             *own,
         )
         every = functions.gradient(self.m, p, v, keys, gy, s.fast)
+        between = [f"write/{name}" for name in functions.kept(s.function, v)]
+        sources = ("cotangent", *between, *map(self._seen, s.fast), "in/k[t-j]")
         shared = s.shared and len(e.shape) > 2
         return {
             name: hook(
                 f"gradient/{name}",
                 event.token,
                 lambda g: steps.over_rows(self.rounding.way, g) if shared else g,
-                every[name],
+                self._known(event, every[name], *sources),
             )
             for name in s.fast
         }
@@ -119,37 +141,32 @@ class Writer(NamedTuple):
         if not self.s.adaptive or h is None:
             return h, second
         (size,) = self.constant(self.hook("norm", event.token, self._norm, *g.values()))
-        return h / (1.0 + size), None if second is None else second / (1.0 + size)
+        second = None if second is None else second / (1.0 + size)
+        return (
+            self._known(event, h / (1.0 + size), "in/step_size", "norm"),
+            self._known(event, second, "in/step_size_memory", "norm"),
+        )
 
     def _norm(self, *g: Array) -> Array:
         return steps.norm(self.rounding.way, dict(zip(self.s.fast, g, strict=True)))
 
-    def _clipped(self, event: Write, g: dict[str, Array]) -> dict[str, Array]:
-        """g within its bound (DEEP-9)."""
+    def _clip(self, event: Write, g: dict[str, Array]) -> Callable[[str], Array]:
+        """What bounds g of a fast tensor (DEEP-9)."""
         s, way = self.s, self.rounding.way
         if s.clip == "none":
-            return g
-        if s.clip == "soft":
-            return {
-                name: self.hook(
-                    f"clipped/{name}",
-                    event.token,
-                    partial(_soft, way, s.clip_norm, rank(name)),
-                    each,
-                )
-                for name, each in g.items()
-            }
-        size = self._norm(*g.values())
-        return {
-            name: self.hook(
-                f"clipped/{name}",
-                event.token,
-                partial(_hard, way, s.clip_norm, rank(name)),
-                each,
-                size,
-            )
-            for name, each in g.items()
-        }
+            return lambda name: g[name]
+        size = None
+        if s.clip == "hard":
+            names = [f"gradient/{name}" for name in g]
+            size = self._known(event, self._norm(*g.values()), *names)
+
+        def clipped(name: str) -> Array:
+            bounds = () if size is None else (size,)
+            how = _soft if size is None else _hard
+            compute = partial(how, way, s.clip_norm, rank(name))
+            return self.hook(f"clipped/{name}", event.token, compute, *bounds, g[name])
+
+        return clipped
 
     def _network(
         self, event: Write, V: Tensors, g: Mapping[str, Array], m: Any, a: Any
@@ -158,11 +175,10 @@ class Writer(NamedTuple):
         s, r = self.s, self.rounding
         f = Function(s.deep_momentum.function, r.way, r.touch)
 
-        def op(name: str, compute: Callable[..., Array], *args: Any) -> Array:
-            return self.hook(name, event.token, compute, *args)
-
         before = self._each_constant(V)
-        after, moves = network.step(s, f, op, self.hook.part, before, g, m, a)
+        before = {name: self._known(event, x, f"S/{name}[t-1]") for name, x in before.items()}
+        step = network.Step(s, f, self.hook, event.token)
+        after, moves = step.taken(before, g, m, a, [self._bounded(name) for name in g])
         return self._each_constant(after), self._each_constant(moves)
 
     def _moved(
@@ -170,28 +186,37 @@ class Writer(NamedTuple):
     ) -> tuple[Array, Array]:
         """S and U of one tensor (DEEP-11, DEEP-12)."""
         s, way, axes = self.s, self.rounding.way, rank(name)
-        own = -g if s.c.momentum_sign == "minus" else g
-        (before,) = self.constant(S)
-        after = self.hook(f"S/{name}", event.token, self._momentum(axes), m, before, a, own)
+        bounded = self._bounded(name)
+        own = self._known(event, -g if s.c.momentum_sign == "minus" else g, bounded)
+        (before,) = self.constant(self._carried(event, name, S, own) if m is not None else None)
+        after = self.hook(f"S/{name}", event.token, self._momentum(axes), own, before, m, a)
         (after,) = self.constant(after)
         ahead = after
         if s.c.argument == "nesterov":
             ahead = steps.momentum(way, m, after, None, own, axes)
+            gate = () if m is None else ("in/momentum",)
+            ahead = self._known(event, ahead, f"S/{name}", bounded, *gate)
         (U,) = self.constant(self._direction(event, name, ahead))
         return after, U
 
     def _momentum(self, axes: int) -> Callable[..., Array]:
         way = self.rounding.way
-        return lambda m, S, a, g: steps.momentum(way, m, S, a, g, axes)
+        return lambda g, S, m, a: steps.momentum(way, m, S, a, g, axes)
+
+    def _carried(self, event: Write, name: str, S: Any, like: Array) -> Any:
+        """S before a write: None where it is zero, unless somebody asks where it comes from."""
+        if S is None and self.hook.context.label is not unlabelled:
+            S = ops.zeros_like(like)
+        return self._known(event, S, f"S/{name}[t-1]")
 
     def _after(self, event: Write, axes: int) -> Callable[..., Array]:
-        """W after a write, from retain, W before it, b and U (DEEP-13)."""
+        """W after a write, from W before it, U, b and retain (DEEP-13)."""
         way, c, part = self.rounding.way, self.s.c, self.hook.part
         kind, touch = self.s.retention, self.rounding.touch
         if axes != 2 or kind.kind == "l2" or (kind.lag and not event.first):
-            return lambda r, W, b, U: steps.weights(way, c, r, W, b, U, axes)
+            return lambda W, U, b, r: steps.weights(way, c, r, W, b, U, axes)
 
-        def after(r: Any, W: Array, b: Any, U: Array) -> Array:
+        def after(W: Array, U: Array, b: Any, r: Any) -> Array:
             decaying = part("retention/before", retentions.before, kind, touch, W)
             moved = steps.weights(way, c, r, decaying, b, U, axes)
             return part("retention/after", retentions.after, kind, touch, W, moved)
@@ -207,6 +232,8 @@ class Writer(NamedTuple):
         X = self.hook(f"X0/{name}", t, lambda S: matrices.normalised(way, S, settings), ahead)
         for i, row in enumerate(coefficient_table(settings), start=1):
             X = self.hook(f"X{i}/{name}", t, partial(_polynomial, way, row), X)
+        if settings.scale != "norm" and settings.guard != "return":
+            ahead = self._known(event, ahead)  # of which the image of X_n takes nothing
         return self.hook(
             f"U/{name}", t, lambda X, S: matrices.newton_schulz(way, S, settings, X=X), X, ahead
         )
@@ -225,7 +252,7 @@ def _soft(way: Arithmetic, bound: float, axes: int, g: Array) -> Array:
     return steps.soft(way, bound, g, axes)
 
 
-def _hard(way: Arithmetic, bound: float, axes: int, g: Array, size: Array) -> Array:
+def _hard(way: Arithmetic, bound: float, axes: int, size: Array, g: Array) -> Array:
     return steps.scaled(way, steps.hard(bound, size), g, axes)
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.deep import ops, parameters, program, tensors, void
+from atlas_ref.oracle.deep import inputs as deep_memory_inputs
+from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import DRAWING
-from atlas_ref.oracle.deep.sweep import inputs as deep_memory_inputs
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects.base.calls import Calls, state_left
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Preset, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Preset, Subject
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, presets, start
 from atlas_ref.types import Array
@@ -186,7 +186,7 @@ SUBJECT = Subject(
     drawing=DRAWING,
     states=STATE,
     features=void.features,
-    traced=Traced(ops=ops.listed, run=program.traced, tokens=ops.tokens),
+    traced=program.TRACED,
     search=READINGS,
     searched=program.SEARCHED,
     calls=Calls(

@@ -115,6 +115,20 @@ def test_a_mistake_of_a_knob_is_named(mistake: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-15")
+@pytest.mark.parametrize(
+    "name", ["weights of the window left out", "weights of the window squared"]
+)
+def test_weights_of_a_window_can_be_wrong_beside_thresholds(name: str) -> None:
+    case = case_with("threshold ignored")
+    gate = np.full(case.inputs["in/threshold"].shape, 0.5)
+    case = case.replaced(inputs={**case.inputs, "in/window_gate": gate})
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
+    inputs = converted(case, "float64")
+    wrong, right = (program.run(inputs, case, OTHER, chosen) for chosen in ([each], []))
+    assert np.abs(wrong["out/y"] - right["out/y"]).max() > 1e-6
+
+
+@pytest.mark.clause("DEEPCASE-15")
 @pytest.mark.parametrize("target", DEEP_AXES, ids=lambda target: target.name)
 def test_a_mistake_is_made_where_its_axis_is(target: Any) -> None:
     """Of older memories none of them can be made."""

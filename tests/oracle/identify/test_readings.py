@@ -107,7 +107,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.clause("DEEPCASE-14", "IDENT-7")
+@pytest.mark.clause("DEEPCASE-14", "IDENT-7", "PROG-5")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
 def test_every_other_setting_is_found(name: str, each: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_setting_that_equals_the_match_in_place_of_the_case_s_own_is_told() ->
     assert {"parameters.phase=off", "parameters.chunk=6", "parameters.chunk=7"} <= told
 
 
-@pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14")
+@pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14", "PROG-4")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "each"), MISTAKES, ids=lambda each: getattr(each, "name", each))
 def test_every_mistake_is_named(name: str, each: Any) -> None:

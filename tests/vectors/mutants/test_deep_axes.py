@@ -128,7 +128,7 @@ def beyond(case) -> list[bool]:
             sides.extend(np.ravel(size > d).tolist())
         return compute(*args)
 
-    program.traced(case, converted(case, "float64"), take, PLAIN)
+    program.TRACED.run(case, converted(case, "float64"), take, PLAIN)
     return sides
 
 

@@ -130,7 +130,7 @@ BACKWARD: tuple[Reading, ...] = (
         "cotangents of the momentum stopped at each write",
         matters=both(full, holds("in/momentum"), again),
         grad=True,
-        ops={"S": within(lambda compute, m, S, a, g: compute(m, _held(S), a, g))},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, _held(S), m, a))},
     ),
     Reading(
         "momentum gate held fixed",
@@ -144,7 +144,7 @@ BACKWARD: tuple[Reading, ...] = (
         "cotangents of the weights stopped at each write",
         matters=full,
         grad=True,
-        ops={"W": within(lambda compute, r, W, b, U: compute(r, _held(W), b, U))},
+        ops={"W": within(lambda compute, W, U, b, r: compute(_held(W), U, b, r))},
     ),
     Reading(
         "retain not carried back",
@@ -153,9 +153,9 @@ BACKWARD: tuple[Reading, ...] = (
         grad=True,
         ops={
             "W": within(
-                lambda compute, r, W, b, U: (
-                    _straight(compute(r, W, b, U), W)
-                    + (compute(r, _held(W), b, U) - _held(compute(r, W, b, U)))
+                lambda compute, W, U, b, r: (
+                    _straight(compute(W, U, b, r), W)
+                    + (compute(_held(W), U, b, r) - _held(compute(W, U, b, r)))
                 )
             )
         },
@@ -197,7 +197,7 @@ BACKWARD: tuple[Reading, ...] = (
         "the norm of a clip were a constant",
         matters=lambda context: full(context) and context.settings.clip == "hard",
         grad=True,
-        ops={"clipped": within(lambda compute, g, size: compute(g, _held(size)))},
+        ops={"clipped": within(lambda compute, size, g: compute(_held(size), g))},
     ),
     Reading(
         "norm of the step held fixed",

@@ -50,7 +50,7 @@ def _in_float32(m: Function, x: Array) -> tuple[Array, Array]:
     return ops.astype(n, x.dtype), ops.astype(r, x.dtype)
 
 
-def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
+def _without_norm(gain: Array, bias: Array, features: Array) -> Array:
     return features
 
 
@@ -199,19 +199,19 @@ FUNCTION: tuple[Reading, ...] = (
         "gain without the one",
         "the gain of the residual norm stood alone, not 1 + gain",
         matters=lambda context: context.settings.function.residual_norm,
-        ops=values("y", lambda compute, n, gain, x: compute(n, gain - 1.0, x)),
+        ops=values("y", lambda compute, gain, n, x: compute(gain - 1.0, n, x)),
     ),
     Reading(
         "residual left out",
         "the residual norm did not add x",
         matters=lambda context: context.settings.function.residual_norm,
-        ops=values("y", lambda compute, n, gain, x: compute(n, gain, ops.zeros_like(x))),
+        ops=values("y", lambda compute, gain, n, x: compute(gain, n, ops.zeros_like(x))),
     ),
     Reading(
         "read bias left out",
         "the last norm had no bias",
         matters=of_kind("polynomial"),
-        ops=values("y", lambda compute, e, gain, bias, *rest: compute(e, gain, 0.0 * bias, *rest)),
+        ops=values("y", lambda compute, gain, bias, *rest: compute(gain, 0.0 * bias, *rest)),
     ),
     Reading(
         "read scale left out",
@@ -219,8 +219,8 @@ FUNCTION: tuple[Reading, ...] = (
         matters=of_kind("polynomial"),
         ops=values(
             "y",
-            lambda compute, e, gain, bias, scale, x: compute(
-                e, gain, bias, ops.ones_like(scale), x
+            lambda compute, gain, bias, scale, *rest: compute(
+                gain, bias, ops.ones_like(scale), *rest
             ),
         ),
     ),
@@ -228,7 +228,7 @@ FUNCTION: tuple[Reading, ...] = (
         "feature bias left out",
         "the norm of features had no bias",
         matters=of_kind("polynomial"),
-        ops=values("normed", lambda compute, f, gain, bias: compute(f, gain, 0.0 * bias)),
+        ops=values("normed", lambda compute, gain, bias, f: compute(gain, 0.0 * bias, f)),
     ),
     Reading(
         "feature norm left out",

@@ -40,9 +40,9 @@ def _transposed(x: Array) -> Array:
     return x.swapaxes(-1, -2) if len(shape) > 1 and shape[-1] == shape[-2] else x
 
 
-def _own_norm(compute: Any, g: Array, size: Array) -> Array:
+def _own_norm(compute: Any, size: Array, g: Array) -> Array:
     axes = len(g.shape) - len(size.shape)
-    return compute(g, root(square(PLAIN, g, axes)))
+    return compute(root(square(PLAIN, g, axes)), g)
 
 
 def _clipped(kind: str) -> Callable[[DeepContext], bool]:
@@ -139,7 +139,7 @@ WRITE: tuple[Reading, ...] = (
         matters=_clipped("hard"),
         ops={
             # the bound over a norm far above it, times what that is too much
-            "clipped": within(lambda compute, g, size: compute(g, LARGE * size) * LARGE)
+            "clipped": within(lambda compute, size, g: compute(LARGE * size, g) * LARGE)
         },
     ),
     Reading(
@@ -164,13 +164,13 @@ WRITE: tuple[Reading, ...] = (
         "momentum left out",
         "there were no momentum",
         matters=both(holds("in/momentum"), again),
-        ops={"S": within(lambda compute, m, S, a, g: compute(m, None, a, g))},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, None, m, a))},
     ),
     Reading(
         "momentum of 1",
         "momentum did not fade",
         matters=both(holds("in/momentum"), again),
-        ops={"S": within(lambda compute, m, S, a, g: compute(ops.ones_like(m), S, a, g))},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, S, ops.ones_like(m), a))},
     ),
     Reading(
         "momentum as an average",
@@ -178,8 +178,8 @@ WRITE: tuple[Reading, ...] = (
         matters=holds("in/momentum"),
         ops={
             "S": within(
-                lambda compute, m, S, a, g: compute(
-                    m, S, (1.0 - m) if a is None else a * (1.0 - m), g
+                lambda compute, g, S, m, a: compute(
+                    g, S, m, (1.0 - m) if a is None else a * (1.0 - m)
                 )
             )
         },
@@ -192,7 +192,7 @@ WRITE: tuple[Reading, ...] = (
             and holds("in/momentum")(context)
             and again(context)
         ),
-        ops={"S": within(lambda compute, m, S, a, g: compute(m if a is None else m * a, S, a, g))},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, S, m if a is None else m * a, a))},
     ),
     Reading(
         "direction transposed",
@@ -217,14 +217,14 @@ WRITE: tuple[Reading, ...] = (
         "retain left out",
         "weights did not decay",
         matters=lambda context: context.settings.c.gate != "none" and writes(context),
-        ops={"W": within(lambda compute, r, W, b, U: compute(None, W, b, U))},
+        ops={"W": within(lambda compute, W, U, b, r: compute(W, U, b, None))},
     ),
     Reading(
         "retain after the step",
         "the decay came after the write, r (W - b U)",
         matters=lambda context: context.settings.c.gate != "none" and writes(context),
         ops={
-            "W": within(lambda compute, r, W, b, U: _with_axes(r, W) * compute(None, W, b, U)),
+            "W": within(lambda compute, W, U, b, r: _with_axes(r, W) * compute(W, U, b, None)),
         },
     ),
     Reading(
@@ -236,7 +236,7 @@ WRITE: tuple[Reading, ...] = (
             and any(rank(each) < 2 for each in context.settings.fast)
         ),
         ops={
-            f"W/{name}": within(lambda compute, r, W, b, U: compute(None, W, b, U))
+            f"W/{name}": within(lambda compute, W, U, b, r: compute(W, U, b, None))
             for name in VECTORS
         },
     ),
@@ -244,6 +244,6 @@ WRITE: tuple[Reading, ...] = (
         "write that forgets",
         "weights began anew at each write",
         matters=again,
-        ops={"W": within(lambda compute, r, W, b, U: compute(r, ops.zeros_like(W), b, U))},
+        ops={"W": within(lambda compute, W, U, b, r: compute(ops.zeros_like(W), U, b, r))},
     ),
 )
