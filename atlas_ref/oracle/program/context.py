@@ -53,7 +53,7 @@ class Rows(NamedTuple):
         """The token of the ops."""
         return self.t
 
-    def handed(
+    def hand(
         self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any
     ) -> Array:
         """An op of every row, as a hook gives it back; `counts` says which rows there are."""
@@ -82,7 +82,7 @@ class Reads(NamedTuple):
         """The tokens of the ops."""
         return range(self.first, self.last)
 
-    def handed(
+    def hand(
         self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any
     ) -> Array:
         """An op of every token, each as a hook gives it back."""

@@ -256,7 +256,7 @@ class Hook:
         if self.take is computed:  # nobody looks at the layout
             value = compute(*arguments)
         elif isinstance(t, Rows | Reads):
-            value = t.handed(self.take, name, compute, *arguments)
+            value = t.hand(self.take, name, compute, *arguments)
         elif self.context.turned(op):
             laid = kept_transposed if compute is kept else _transposed(compute)
             value = self.take(name, t, laid, *arguments).swapaxes(-1, -2)

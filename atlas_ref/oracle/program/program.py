@@ -54,7 +54,7 @@ class Setting(NamedTuple):
     said: Callable[[Any], Any] = lambda value: value
 
     @property
-    def stated(self) -> str:
+    def key(self) -> str:
         """Its name in a case."""
         return self.name if self.axis else f"parameters.{self.name}"
 

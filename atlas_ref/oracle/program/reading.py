@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     whole: bool = False
     narrow: bool = False
 
-    def settled(self, settings: Any) -> Any:
+    def settings_of(self, settings: Any) -> Any:
         """Settings of a case as this reading has them."""
         changed = settings.replaced(**self.settings) if self.settings else settings
         return changed if self.put is None else self.put(changed)

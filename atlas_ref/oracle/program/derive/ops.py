@@ -151,7 +151,7 @@ def _clause(clauses: Mapping[str, str], op: str) -> str:
     return next((clauses[name] for name in names if clauses.get(name)), "")
 
 
-class Listed(NamedTuple):
+class Listing(NamedTuple):
     """What is listed of a case by one run of its loop.
 
     Attributes:
@@ -165,7 +165,7 @@ class Listed(NamedTuple):
     tokens: Mapping[str, tuple[int, ...]]
 
 
-def listed(program: Program, settings: Any, case: Case, every: range) -> Listed:
+def listing(program: Program, settings: Any, case: Case, every: range) -> Listing:
     """The ops of a case (PROG-3).
 
     Args:
@@ -190,7 +190,7 @@ def listed(program: Program, settings: Any, case: Case, every: range) -> Listed:
             return tuple(every)
         return tuple(sorted(own))
 
-    return Listed(
+    return Listing(
         program,
         settings,
         [(op, sources(op), _clause(clauses, op) or program.clause) for op in order],
@@ -206,11 +206,11 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         along: (case) -> the input whose last axes are tokens and channels.
     """
 
-    last: list[tuple[Any, Listed]] = []  # the last case, of which every op asks
+    last: list[tuple[Any, Listing]] = []  # the last case, of which every op asks
 
-    def noted(case: Case) -> Listed:
+    def noted(case: Case) -> Listing:
         if not last or last[0][0] is not case:
-            last[:] = [(case, listed(*stated(case), case, every(case)))]
+            last[:] = [(case, listing(*stated(case), case, every(case)))]
         return last[0][1]
 
     def every(case: Case) -> range:

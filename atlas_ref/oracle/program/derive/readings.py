@@ -90,7 +90,7 @@ def _runs(program: Program, context: Context, each: Reading) -> bool:
     """Whether the inputs that a reading makes are some that the program takes."""
     if program.check is unchecked:
         return True
-    settings = each.settled(context.settings)
+    settings = each.settings_of(context.settings)
     inputs = context.inputs if each.inputs is None else each.inputs(dict(context.inputs))
     try:
         program.check(inputs, settings)
@@ -113,7 +113,7 @@ def others(setting: Setting, context: Context) -> Iterator[Reading]:
 
 def of_setting(setting: Setting, value: Any, own: Any) -> Reading:
     """The reading of a setting with another value, in the words of a case."""
-    name, said, before = setting.stated, setting.said(value), setting.said(own)
+    name, said, before = setting.key, setting.said(value), setting.said(own)
     return Reading(
         name=f"{name}={said:g}" if isinstance(said, float) else f"{name}={said}",
         put=partial(setting.replaced, value=value),
