@@ -24,15 +24,15 @@ class DeepContext(Context):
     @property
     def plan(self) -> Plan:
         """The events of the call (DEEP-14)."""
-        return planned(self.settings, self.inputs)
+        return plan_of(self.settings, self.inputs)
 
-    def known(self, value: Any, t: int, *names: str) -> Any:
+    def note(self, value: Any, t: int, *names: str) -> Any:
         """A value of a write or read at token t that is made of these; None where there is none."""
         if value is None or self.label is unlabelled:
             return value
         return self.label(value, names, t)
 
-    def given(self, *names: str) -> list[str]:
+    def present(self, *names: str) -> list[str]:
         """Those of some inputs that the run has."""
         return [name for name in names if name in self.inputs]
 
@@ -41,7 +41,7 @@ class DeepContext(Context):
         return any(name.startswith(beginnings) for name in self.inputs)
 
 
-def planned(settings: Any, inputs: Inputs) -> Plan:
+def plan_of(settings: Any, inputs: Inputs) -> Plan:
     """The events of a call with these inputs (DEEP-14)."""
     k, keys = inputs["in/k"], inputs.get("in/state/keys")
 

@@ -99,7 +99,7 @@ def _with_input(m: Function, y: Array, x: Array) -> Array:
     return y + x if m.settings.with_input else y
 
 
-def _added(m: Function, x: Array) -> tuple[Array, ...]:
+def _argument(m: Function, x: Array) -> tuple[Array, ...]:
     """The argument where the function adds it to its result."""
     return (x,) if m.settings.with_input else ()
 
@@ -115,7 +115,7 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
         s = op(f"s_{i}", lambda a: _activated(m, a), a)
     o = op("o", rows, p[f"W_{f.depth}"], s)
     if not f.residual_norm:
-        op("y", lambda o, *x: o + x[0] if x else o, o, *_added(m, x))
+        op("y", lambda o, *x: o + x[0] if x else o, o, *_argument(m, x))
         return
     n = op("normed", lambda o: m.standardised(o)[0], o)
     op(
@@ -150,7 +150,7 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
         return y + x[0] if x else y
 
     tensors = (p["read_norm/gain"], p["read_norm/bias"], p["read_scale"])
-    op("y", read, *tensors, e, *_added(m, x))
+    op("y", read, *tensors, e, *_argument(m, x))
 
 
 def _joined(z: Array, pairs: Array) -> Array:
@@ -172,7 +172,7 @@ def _number(scale: Array) -> Array:
 # -- gradient --------------------------------------------------------------------------------------
 
 
-def kept(f: Any, names: Collection[str]) -> list[str]:
+def read_back(f: Any, names: Collection[str]) -> list[str]:
     """Which of the values between x and M(x) the hand gradient reads (MEMFUN-6)."""
     if f.kind == "mlp":
         return [n for n in names if n.startswith(("a_", "s_")) or (n == "o" and f.residual_norm)]

@@ -115,15 +115,15 @@ class _Loop:
         seen = self._seen(self.W if event.of == "weights" else self.reference)
         part, kind, touch = self.hook.part, self.s.retention, self.rounding.touch
 
-        def linked(kind: Any, touch: Any, weights: Tensors) -> Any:
+        def link(kind: Any, touch: Any, weights: Tensors) -> Any:
             return part("retention/seen", retentions.seen, kind, touch, weights)
 
-        seen = part("retention/read", linked, kind, touch, seen)
-        when, known = READ[self.s.c.read], self.hook.context.known
-        seen = {name: known(x, event.first, f"W/{name}[{when}]") for name, x in seen.items()}
+        seen = part("retention/read", link, kind, touch, seen)
+        when, note = READ[self.s.c.read], self.hook.context.note
+        seen = {name: note(x, event.first, f"W/{name}[{when}]") for name, x in seen.items()}
         place = Reads(event.first, event.last)
         queries = self.queries[..., event.first : event.last, :]
-        queries = known(queries, event.first, "in/q")
+        queries = note(queries, event.first, "in/q")
         values = functions.apply(
             self.writer.m,
             {**self._slow(event.first), **seen},
@@ -141,21 +141,21 @@ class _Loop:
         gates = {name: self._gate(name, event.token) for name in GATES}
         gates["retain"] = steps.retained(self.s.c, gates["retain"])
         context, t = self.hook.context, event.token
-        weights = context.given("in/window_weights", "in/window_gate")
+        weights = context.present("in/window_weights", "in/window_gate")
         thresholds = None if self.thresholds is None else self.thresholds[..., place]
         return Tokens(
-            keys=context.known(self.keys[..., place, :], t, "in/k[t-j]"),
-            values=context.known(self.values[..., place, :], t, "in/v[t-j]"),
-            weights=context.known(self._weights(event, place), t, *weights),
+            keys=context.note(self.keys[..., place, :], t, "in/k[t-j]"),
+            values=context.note(self.values[..., place, :], t, "in/v[t-j]"),
+            weights=context.note(self._weights(event, place), t, *weights),
             slow=self._slow(t),
-            gates={name: context.known(x, t, f"in/{name}") for name, x in gates.items()},
-            thresholds=context.known(thresholds, t, "in/threshold"),
+            gates={name: context.note(x, t, f"in/{name}") for name, x in gates.items()},
+            thresholds=context.note(thresholds, t, "in/threshold"),
         )
 
     def _slow(self, t: int) -> Tensors:
         """Tensors of the function that no write moves."""
-        known = self.hook.context.known
-        return {name: known(x, t, f"in/memory/{name}") for name, x in self.slow.items()}
+        note = self.hook.context.note
+        return {name: note(x, t, f"in/memory/{name}") for name, x in self.slow.items()}
 
     def _gate(self, name: str, token: int) -> Any:
         """A gate of a write, the mean of the rows that share a memory (DEEP-13)."""

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     hook: Hook
     t: int
 
-    def taken(
+    def run(
         self, V: Tensors, g: Tensors, m: Any, a: Any, names: Sequence[str]
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """V after a write, and the step in the shapes of the gradients (DEEP-37).
@@ -33,25 +33,25 @@ class Step(NamedTuple):
         Args:
             names: ops that are the gradients.
         """
-        s, f, hook, known = self.s, self.f, self.hook, self.hook.context.known
-        g = self._laid(g)
+        s, f, hook, note = self.s, self.f, self.hook, self.hook.context.note
+        g = self._entries(g)
         u = ops.concatenate([_row(x, name) for name, x in g.items()], axis=-1)
-        u = known(u, self.t, *names)
+        u = note(u, self.t, *names)
         v = self._through("learn", V, u)
         gy = hook("slope", self.t, partial(slope, s), v["y"], u)
         found = functions.gradient(f, V, v, u, gy, s.network)
-        between = [f"learn/{name}" for name in functions.kept(f.settings, v)]
+        between = [f"learn/{name}" for name in functions.read_back(f.settings, v)]
         sources = ("slope", *between, *(f"S/{name}[t-1]" for name in s.network), *names)
 
-        def moved(axes: int) -> Callable[..., Array]:
+        def momentum(axes: int) -> Callable[..., Array]:
             return lambda g, S, m, a: steps.momentum(f.way, m, S, a, g, axes)
 
         after = {
             name: hook(
                 f"S/{name}",
                 self.t,
-                moved(rank(name)),
-                known(-found[name], self.t, *sources),
+                momentum(rank(name)),
+                note(-found[name], self.t, *sources),
                 V[name],
                 m,
                 a,
@@ -59,7 +59,7 @@ class Step(NamedTuple):
             for name in s.network
         }
         y = self._through("move", after if s.learns_first else V, u)["y"]
-        return after, self._laid(_split(y, g))
+        return after, self._entries(_split(y, g))
 
     def _through(self, place: str, tensors: Tensors, u: Array) -> functions.Values:
         """Every value of the network between u and its image."""
@@ -70,7 +70,7 @@ class Step(NamedTuple):
             lambda name, compute, *args: self.hook(f"{place}/{name}", self.t, compute, *args),
         )
 
-    def _laid(self, tensors: Tensors) -> dict[str, Array]:
+    def _entries(self, tensors: Tensors) -> dict[str, Array]:
         """Entries row by row, as DEEP-37 has them; a mistake may have others."""
         part = self.hook.part
         return {n: part("network/entries", same, x, rank(n)) for n, x in tensors.items()}

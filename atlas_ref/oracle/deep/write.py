@@ -64,37 +64,38 @@ class Writer(NamedTuple):
         reference = self.hook.part("retention/seen", retentions.seen, s.retention, touch, reference)
         decays = ("in/retain",) if c.decay == "before_error" and r is not None else ()
         reference = {
-            name: self._known(event, x, self._seen(name), *decays) for name, x in reference.items()
+            name: self._note(event, x, self._reference_op(name), *decays)
+            for name, x in reference.items()
         }
         slow = self._each_constant(rows.slow)
         g = self._gradient(event, {**slow, **reference}, rows)
         h, second = self._steps(event, g, rows.gates)
         a, b = steps.rates(c, h, second)
-        clipped = self._clip(event, g)
+        bound = self._clip(event, g)
         m, after = rows.gates["momentum"], dict[str, Array]()
         kept, moves = dict[str, Array](), dict[str, Array]()
         if s.deep_momentum:
-            bounded = {name: clipped(name) for name in s.fast}
+            bounded = {name: bound(name) for name in s.fast}
             kept, moves = self._network(event, S, bounded, m, a)
         for name in s.fast:
             if s.deep_momentum:
-                ahead = self._known(event, moves[name], "move/y")
+                ahead = self._note(event, moves[name], "move/y")
                 (U,) = self.constant(self._direction(event, name, ahead))
             else:
-                kept[name], U = self._moved(event, name, clipped(name), S.get(name), m, a)
-            before = self._known(event, W[name], f"W/{name}[t-1]")
+                kept[name], U = self._moved(event, name, bound(name), S.get(name), m, a)
+            before = self._note(event, W[name], f"W/{name}[t-1]")
             compute = self._after(event, rank(name))
             after[name] = self.hook(f"W/{name}", event.token, compute, before, U, b, r)
         return after, kept
 
-    def _known(self, event: Write, value: Any, *names: str) -> Any:
-        return self.hook.context.known(value, event.token, *names)
+    def _note(self, event: Write, value: Any, *names: str) -> Any:
+        return self.hook.context.note(value, event.token, *names)
 
-    def _seen(self, name: str) -> str:
+    def _reference_op(self, name: str) -> str:
         """The weights at which a write looks, by the name of their op."""
         return f"W/{name}[{'t-1' if self.s.c.reference == 'running' else 'start'}]"
 
-    def _bounded(self, name: str) -> str:
+    def _gradient_op(self, name: str) -> str:
         """The op that is a gradient within its bound."""
         return f"{'gradient' if self.s.clip == 'none' else 'clipped'}/{name}"
 
@@ -120,15 +121,15 @@ class Writer(NamedTuple):
             *own,
         )
         every = functions.gradient(self.m, p, v, keys, gy, s.fast)
-        between = [f"write/{name}" for name in functions.kept(s.function, v)]
-        sources = ("cotangent", *between, *map(self._seen, s.fast), "in/k[t-j]")
+        between = [f"write/{name}" for name in functions.read_back(s.function, v)]
+        sources = ("cotangent", *between, *map(self._reference_op, s.fast), "in/k[t-j]")
         shared = s.shared and len(e.shape) > 2
         return {
             name: hook(
                 f"gradient/{name}",
                 event.token,
                 lambda g: steps.over_rows(self.rounding.way, g) if shared else g,
-                self._known(event, every[name], *sources),
+                self._note(event, every[name], *sources),
             )
             for name in s.fast
         }
@@ -143,8 +144,8 @@ class Writer(NamedTuple):
         (size,) = self.constant(self.hook("norm", event.token, self._norm, *g.values()))
         second = None if second is None else second / (1.0 + size)
         return (
-            self._known(event, h / (1.0 + size), "in/step_size", "norm"),
-            self._known(event, second, "in/step_size_memory", "norm"),
+            self._note(event, h / (1.0 + size), "in/step_size", "norm"),
+            self._note(event, second, "in/step_size_memory", "norm"),
         )
 
     def _norm(self, *g: Array) -> Array:
@@ -158,15 +159,15 @@ class Writer(NamedTuple):
         size = None
         if s.clip == "hard":
             names = [f"gradient/{name}" for name in g]
-            size = self._known(event, self._norm(*g.values()), *names)
+            size = self._note(event, self._norm(*g.values()), *names)
 
-        def clipped(name: str) -> Array:
+        def bound(name: str) -> Array:
             bounds = () if size is None else (size,)
             how = _soft if size is None else _hard
             compute = partial(how, way, s.clip_norm, rank(name))
             return self.hook(f"clipped/{name}", event.token, compute, *bounds, g[name])
 
-        return clipped
+        return bound
 
     def _network(
         self, event: Write, V: Tensors, g: Mapping[str, Array], m: Any, a: Any
@@ -176,9 +177,9 @@ class Writer(NamedTuple):
         f = Function(s.deep_momentum.function, r.way, r.touch)
 
         before = self._each_constant(V)
-        before = {name: self._known(event, x, f"S/{name}[t-1]") for name, x in before.items()}
+        before = {name: self._note(event, x, f"S/{name}[t-1]") for name, x in before.items()}
         step = network.Step(s, f, self.hook, event.token)
-        after, moves = step.taken(before, g, m, a, [self._bounded(name) for name in g])
+        after, moves = step.run(before, g, m, a, [self._gradient_op(name) for name in g])
         return self._each_constant(after), self._each_constant(moves)
 
     def _moved(
@@ -186,16 +187,18 @@ class Writer(NamedTuple):
     ) -> tuple[Array, Array]:
         """S and U of one tensor (DEEP-11, DEEP-12)."""
         s, way, axes = self.s, self.rounding.way, rank(name)
-        bounded = self._bounded(name)
-        own = self._known(event, -g if s.c.momentum_sign == "minus" else g, bounded)
-        (before,) = self.constant(self._carried(event, name, S, own) if m is not None else None)
+        bounded = self._gradient_op(name)
+        own = self._note(event, -g if s.c.momentum_sign == "minus" else g, bounded)
+        (before,) = self.constant(
+            self._momentum_before(event, name, S, own) if m is not None else None
+        )
         after = self.hook(f"S/{name}", event.token, self._momentum(axes), own, before, m, a)
         (after,) = self.constant(after)
         ahead = after
         if s.c.argument == "nesterov":
             ahead = steps.momentum(way, m, after, None, own, axes)
             gate = () if m is None else ("in/momentum",)
-            ahead = self._known(event, ahead, f"S/{name}", bounded, *gate)
+            ahead = self._note(event, ahead, f"S/{name}", bounded, *gate)
         (U,) = self.constant(self._direction(event, name, ahead))
         return after, U
 
@@ -203,11 +206,11 @@ class Writer(NamedTuple):
         way = self.rounding.way
         return lambda g, S, m, a: steps.momentum(way, m, S, a, g, axes)
 
-    def _carried(self, event: Write, name: str, S: Any, like: Array) -> Any:
+    def _momentum_before(self, event: Write, name: str, S: Any, like: Array) -> Any:
         """S before a write: None where it is zero, unless somebody asks where it comes from."""
         if S is None and self.hook.context.label is not unlabelled:
             S = ops.zeros_like(like)
-        return self._known(event, S, f"S/{name}[t-1]")
+        return self._note(event, S, f"S/{name}[t-1]")
 
     def _after(self, event: Write, axes: int) -> Callable[..., Array]:
         """W after a write, from W before it, U, b and retain (DEEP-13)."""
@@ -233,7 +236,7 @@ class Writer(NamedTuple):
         for i, row in enumerate(coefficient_table(settings), start=1):
             X = self.hook(f"X{i}/{name}", t, partial(_polynomial, way, row), X)
         if settings.scale != "norm" and settings.guard != "return":
-            ahead = self._known(event, ahead)  # of which the image of X_n takes nothing
+            ahead = self._note(event, ahead)  # of which the image of X_n takes nothing
         return self.hook(
             f"U/{name}", t, lambda X, S: matrices.newton_schulz(way, S, settings, X=X), X, ahead
         )

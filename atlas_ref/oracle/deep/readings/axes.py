@@ -142,7 +142,7 @@ def _rates(context: DeepContext) -> Sequence[str]:
 
 def _couplings(context: DeepContext) -> Sequence[str]:
     k = context.inputs["in/k"]
-    fresh = not any(name.startswith("in/state/") for name in context.inputs)
+    fresh = not context.begins("in/state/")
     return ("per_sample", "batch_shared") if k.ndim > 2 and len(k) > 1 and fresh else ()
 
 

@@ -23,7 +23,7 @@ def several(context: DeepContext) -> bool:
 
 def again(context: DeepContext) -> bool:
     """Whether a write sees the momentum of another one, or of a call before."""
-    before = any(name.startswith("in/state/momentum/") for name in context.inputs)
+    before = context.begins("in/state/momentum/")
     for event in context.plan.events:
         if isinstance(event, Begin) and event.momentum:
             before = False
@@ -60,9 +60,7 @@ def squared(context: DeepContext) -> bool:
 
 def holds(*names: str) -> Callable[[DeepContext], bool]:
     """A case that has tensors of these names, or that begin so."""
-    return lambda context: (
-        any(name.startswith(names) for name in context.inputs) and writes(context)
-    )
+    return lambda context: context.begins(*names) and writes(context)
 
 
 def both(*conditions: Callable[[DeepContext], bool]) -> Callable[[DeepContext], bool]:
@@ -118,13 +116,13 @@ def resumed(context: DeepContext) -> bool:
         if (isinstance(event, Write) and frozen) or (
             isinstance(event, Read) and event.of == "reference"
         ):
-            return any(name.startswith("in/state/reference/") for name in context.inputs)
+            return context.begins("in/state/reference/")
     return False
 
 
 def first_weights_seen(context: DeepContext) -> bool:
     """Weights from before that stay for a write or a read, before a document begins anew."""
-    if not any(name.startswith("in/state/weights/") for name in context.inputs):
+    if not context.begins("in/state/weights/"):
         return False
     first = context.plan.events[0]
     return not (isinstance(first, Begin) and first.memory)

@@ -30,7 +30,7 @@ def _flipped_held(inputs: Inputs) -> Inputs:
     return {n: ops.flip(x, axes[n]) if n in axes else x for n, x in inputs.items()}
 
 
-def scheduled(change: Moved) -> dict[str, Wrap]:
+def events_by(change: Moved) -> dict[str, Wrap]:
     """Other events of the call."""
     return {"events": lambda op, plan: change(op(plan), op.context)}
 
@@ -133,7 +133,7 @@ def _kept_at_starts(*, memory: bool, momentum: bool) -> Moved:
 
 def _momentum_seen(context: DeepContext) -> bool:
     """Whether the first write sees the momentum from before."""
-    if not any(name.startswith("in/state/momentum/") for name in context.inputs):
+    if not context.begins("in/state/momentum/"):
         return False
     for event in context.plan.events:
         if isinstance(event, Begin) and event.momentum:
@@ -148,19 +148,19 @@ EVENTS: tuple[Reading, ...] = (
         "gates of the token before the last",
         "a write had the gates of the token before its last",
         matters=chunks,
-        ops=scheduled(_each_write(_of_token_before)),
+        ops=events_by(_each_write(_of_token_before)),
     ),
     Reading(
         "gates of the first token",
         "a write had the gates of the first token of its chunk",
         matters=chunks,
-        ops=scheduled(_each_write(_of_first_token)),
+        ops=events_by(_each_write(_of_first_token)),
     ),
     Reading(
         "window without its newest",
         "a window ended before the newest token",
         matters=several,
-        ops=scheduled(_each_write(_without_newest)),
+        ops=events_by(_each_write(_without_newest)),
     ),
     Reading(
         "window of the chunk",
@@ -168,25 +168,25 @@ EVENTS: tuple[Reading, ...] = (
         matters=lambda context: any(
             len(each.rows) > context.settings.chunk for each in context.plan.writes
         ),
-        ops=scheduled(_each_write(_of_chunk)),
+        ops=events_by(_each_write(_of_chunk)),
     ),
     Reading(
         "writes a chunk late",
         "a write were seen one chunk late",
         matters=lambda context: len(context.plan.writes) > 1,
-        ops=scheduled(_write_late),
+        ops=events_by(_write_late),
     ),
     Reading(
         "writes seen by their chunk",
         "all tokens of a chunk saw its write",
         matters=lambda context: chunks(context) and context.settings.c.read in ("after", "before"),
-        ops=scheduled(_write_early),
+        ops=events_by(_write_early),
     ),
     Reading(
         "reference never refreshed",
         "the reference stayed",
         matters=lambda context: sum(isinstance(e, Refresh) for e in context.plan.events) > 1,
-        ops=scheduled(_never_refreshed),
+        ops=events_by(_never_refreshed),
     ),
     Reading(
         "in/active ignored",
@@ -205,7 +205,7 @@ EVENTS: tuple[Reading, ...] = (
                 for row in each.rows
             )
         ),
-        ops=scheduled(_each_write(_of_active)),
+        ops=events_by(_each_write(_of_active)),
     ),
     Reading(
         "in/reset ignored",
@@ -219,13 +219,13 @@ EVENTS: tuple[Reading, ...] = (
         matters=lambda context: (
             later(context) and _across(context.plan, context).events != context.plan.events
         ),
-        ops=scheduled(_across),
+        ops=events_by(_across),
     ),
     Reading(
         "weights kept at starts",
         "documents began with the weights before",
         matters=lambda context: later(context) and context.settings.memory_reset != "never",
-        ops=scheduled(_kept_at_starts(memory=True, momentum=False)),
+        ops=events_by(_kept_at_starts(memory=True, momentum=False)),
     ),
     Reading(
         "momentum kept at starts",
@@ -235,7 +235,7 @@ EVENTS: tuple[Reading, ...] = (
             and context.settings.momentum_reset != "never"
             and "in/momentum" in context.inputs
         ),
-        ops=scheduled(_kept_at_starts(memory=False, momentum=True)),
+        ops=events_by(_kept_at_starts(memory=False, momentum=True)),
     ),
     Reading(
         "chunks across documents",

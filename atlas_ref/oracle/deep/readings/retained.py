@@ -12,7 +12,7 @@ from atlas_ref.oracle.deep import retentions
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import full
 from atlas_ref.oracle.deep.readings.conditions import again, both, writes
-from atlas_ref.oracle.deep.readings.events import scheduled
+from atlas_ref.oracle.deep.readings.events import events_by
 from atlas_ref.oracle.deep.retentions import Touch
 from atlas_ref.oracle.deep.schedule import Event, Plan, Refresh, Write
 from atlas_ref.oracle.deep.settings import rank
@@ -244,13 +244,13 @@ RETAINED: tuple[Reading, ...] = (
         "lag token at the end of its span",
         "the last write of a span had the logarithms and refreshed the reference",
         matters=_lags,
-        ops=scheduled(_lag_at_end),
+        ops=events_by(_lag_at_end),
     ),
     Reading(
         "reference before the lag token",
         "the reference were not refreshed behind the first write of a span",
         matters=_lags,
-        ops=scheduled(_not_refreshed),
+        ops=events_by(_not_refreshed),
     ),
     Reading(
         "norm of the sphere held fixed",

@@ -84,7 +84,7 @@ def _shifted(gate: Array, lag: int) -> Array:
     return ops.concatenate([*first, gate[..., : gate.shape[-1] - lag]], axis=-1)
 
 
-def _reversed(op: Op, count: int) -> Any:
+def _from_oldest(op: Op, count: int) -> Any:
     """The first lags of a window that runs from its oldest token."""
     return op(op.context.settings.window)[::-1][:count]
 
@@ -179,7 +179,7 @@ TOKENS: tuple[Reading, ...] = (
             and "in/window_weights" not in context.inputs
             and context.settings.by_lag != context.settings.by_lag[::-1]
         ),
-        ops={"lags": _reversed},
+        ops={"lags": _from_oldest},
     ),
     Reading(
         "given window weights reversed",
