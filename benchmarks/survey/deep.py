@@ -15,12 +15,14 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.readings import listed
-from atlas_ref.oracle.deep.readings.reading import run
+from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import check
+from atlas_ref.oracle.program.run import exact
 from atlas_ref.oracle.sources.sources import respond
 from benchmarks.survey.catalogue import helper, version
 
@@ -184,7 +186,7 @@ def row(asked: Asked) -> dict[str, Any]:
 def under_relu(case: Case, answer: dict[str, Any]) -> float:
     """The largest relative difference of its values from ours as if the activation were relu."""
     relu = [each for each in listed.MISTAKES if each.name == "relu"]
-    ours = run(case, case.inputs, chosen=relu)
+    ours = program.run(case.inputs, case, exact(PLAIN), relu)
     values = {name: each for name, each in answer.items() if name.startswith("out/")}
     return max(
         float(np.linalg.norm(ours[name] - each) / np.linalg.norm(each))

@@ -11,9 +11,10 @@ import atlas_ref
 from atlas_ref.layers import projection
 from atlas_ref.levels import block as cms
 from atlas_ref.levels.level import Level, run_level
-from atlas_ref.oracle.deep.readings import reading
+from atlas_ref.oracle.deep import program
 from atlas_ref.rules import deep_memory, omega
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
+from tests.support.plain_loops import PLAINLY
 
 B, T, D_MODEL, SIZES = 2, 13, 4, {"d_in": 3, "d_out": 3, "d_model": 4, "heads": 2}
 MEMORY = {"kind": "mlp", "activation": "gelu_tanh", "expansion": 2.0, "residual_norm": True}
@@ -61,11 +62,11 @@ def test_a_level_is_the_plain_loop_with_its_writes_alone(period: int, chunk: int
         "parameters": {"memory": MEMORY, "chunk": chunk, "window": 3},
     }
     case = atlas_ref.make(header, inputs | {"in/active": active.astype(np.uint8)})
-    want = reading.run(case, case.inputs)
+    want = program.run(case.inputs, case, PLAINLY)
     assert_close("y", y, want["out/y"], reordered(64))
     for name, each in after.weights.items():
         assert_close(name, each, want[f"out/state/weights/{name}"], reordered(64))
-    silent = reading.run(case, {**case.inputs, "in/active": 0 * case.inputs["in/active"]})
+    silent = program.run({**case.inputs, "in/active": 0 * case.inputs["in/active"]}, case, PLAINLY)
     assert_differs("y", y, silent["out/y"], 1e-3)
 
 

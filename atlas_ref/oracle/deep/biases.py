@@ -1,26 +1,33 @@
 """Attentional biases of the plain loop: the error of a prediction, and the slope of its loss.
 
 Written from DEEP-26 to DEEP-29; it shares no code with `parts.biases`. `touch` rounds functions that
-are no sums of products. `parts` holds functions in the place of some of these, by name: those of a
-mistake (DEEPCASE-15).
+are no sums of products. `part` calls the functions that a mistake may wrap (DEEPCASE-15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.program.hook import same
 from atlas_ref.types import Array
 from tape import ops
 
 Touch = Callable[[Array], Array]
-Parts = Mapping[str, Any]
+
+#: Called as part(name, compute, *arguments); `hook.Hook.part`, or `plainly`.
+Part = Callable[..., Any]
+
+
+def plainly(name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+    """A part that nothing wraps."""
+    return compute(*arguments)
 
 
 def residual(
-    bias: Any, plus: bool, touch: Touch, predicted: Array, values: Array, parts: Parts
+    bias: Any, plus: bool, touch: Touch, predicted: Array, values: Array, part: Part
 ) -> Array:
     """e: M(k) - v, or + v; of kl the share of the prediction less its target (DEEP-7, DEEP-29)."""
     if bias.kind != "kl":
@@ -28,10 +35,10 @@ def residual(
     given = bias.targets == "given"
     target = values if given else share(touch, values)
     mass = ops.sum(values, axis=-1, keepdims=True) if given else 1.0
-    return mass * parts.get("share", share)(touch, predicted) - target
+    return mass * part("bias/share", share, touch, predicted) - target
 
 
-def slope(bias: Any, touch: Touch, e: Array, thresholds: Any, parts: Parts) -> Array:
+def slope(bias: Any, touch: Touch, e: Array, thresholds: Any, part: Part) -> Array:
     """The derivative of the loss by a prediction, over 2 (DEEP-27, DEEP-28, DEEP-36)."""
     if bias.kind == "l2":
         return e
@@ -39,8 +46,8 @@ def slope(bias: Any, touch: Touch, e: Array, thresholds: Any, parts: Parts) -> A
         return e / 2.0
     if bias.kind == "huber":
         d = bias.threshold if thresholds is None else thresholds[..., None]
-        return _clamped(bias, touch, e, d, parts) / 2.0
-    return parts.get("power", of_power)(bias, touch, e, parts) / 2.0
+        return _clamped(bias, touch, e, d, part) / 2.0
+    return part("bias/power", of_power, bias, touch, e, part) / 2.0
 
 
 def share(touch: Touch, x: Array) -> Array:
@@ -58,9 +65,9 @@ def sign(bias: Any, touch: Touch, e: Array) -> Array:
     return ops.zeros_like(e) + up - down
 
 
-def of_power(bias: Any, touch: Touch, e: Array, parts: Parts) -> Array:
+def of_power(bias: Any, touch: Touch, e: Array, part: Part) -> Array:
     """p Sign(e) |e|^(p - 1) (DEEP-27)."""
-    direction = parts.get("sign", sign)(bias, touch, e)
+    direction = part("bias/sign", sign, bias, touch, e)
     if bias.kind == "l1":
         return direction
     p = bias.power
@@ -95,20 +102,23 @@ def _unit(e: Array) -> Any:
     return np.where(_far(e).any(axis=-1, keepdims=True), small, 1.0).astype(real)
 
 
-def _clamped(bias: Any, touch: Touch, e: Array, d: Any, parts: Parts) -> Array:
+def _clamped(bias: Any, touch: Touch, e: Array, d: Any, part: Part) -> Array:
     """The slope of a parabola, and of a line behind the threshold d."""
     parabola = e * (1.0 if bias.quadratic == "half" else 2.0)
-    beside, along = parts.get("far", beyond), parts.get("line", line)
-    direction = parts.get("sign", sign)
+
+    def along(direction: Array) -> Array:
+        return part("bias/line", line, direction, d)
+
     if bias.form == "coordinate":
-        return ops.where(beside(e, None, d), along(direction(bias, touch, e), d), parabola)
+        far = part("bias/far", beyond, e, None, d)
+        return ops.where(far, along(part("bias/sign", sign, bias, touch, e)), parabola)
     unit = _unit(e)
     own = e * unit
     length = _length(touch, own)
-    far = beside(own, length, unit * d)
+    far = part("bias/far", beyond, own, length, unit * d)
     if bias.form == "norm":
-        return ops.where(far, along(own / parts.get("length", _same)(length), d), parabola)
-    return ops.where(far, along(direction(bias, touch, e), d), parabola)
+        return ops.where(far, along(own / part("bias/length", same, length)), parabola)
+    return ops.where(far, along(part("bias/sign", sign, bias, touch, e)), parabola)
 
 
 def beyond(e: Array, length: Array | None, d: Any) -> Array:
@@ -127,7 +137,3 @@ def _length(touch: Touch, e: Array) -> Array:
     """The norm of every error, 1 in the place of 0."""
     square = ops.sum(e * e, axis=-1, keepdims=True)
     return touch(ops.sqrt(ops.where(ops.equal(square, 0.0), 1.0, square)))
-
-
-def _same(x: Array) -> Array:
-    return x

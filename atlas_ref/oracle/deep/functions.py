@@ -12,18 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.deep.biases import Part, plainly
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.program.hook import same
 from atlas_ref.types import Array
 from tape import ops
 
 #: A hook that computes an op: (name, function, arguments) -> its value.
 Take = Callable[..., Array]
 Values = dict[str, Array]
-
-
-def same(x: Array) -> Array:
-    """The value as it is."""
-    return x
 
 
 class Function(NamedTuple):
@@ -33,24 +30,42 @@ class Function(NamedTuple):
         settings: of the function, as a case states them (MEMFUN-1).
         way: the arithmetic of products and means.
         touch: a rounding of functions that are no sums of products.
-        share, slope: G(a), and the derivative of a G(a) from a and G(a) (MEMFUN-5).
-        standardised, standardised_back: of a layer norm (MEMFUN-4, MEMFUN-6).
-        pairs, pairs_back: z_i z_j for i <= j, and its pullback.
-        outer: sum of g x^T over the tokens.
+        part: calls the functions inside of it, each of which a mistake may wrap (DEEPCASE-15).
     """
 
     settings: Any
     way: Arithmetic = PLAIN
     touch: Callable[[Array], Array] = same
-    share: Callable[[Function, Array], Array] = lambda m, a: share_of(m, a)
-    slope: Callable[[Function, Array, Array], Array] = lambda m, a, G: slope_of(m, a, G)
-    standardised: Callable[[Function, Array], tuple[Array, Array]] = lambda m, x: norm_of(m, x)
-    standardised_back: Callable[[Function, Array, Array, Array], Array] = lambda m, n, r, g: (
-        _normed_back(m, n, r, g)
-    )
-    pairs: Callable[[Array], Array] = lambda z: _pairs(z)
-    pairs_back: Callable[[Array, Array], Array] = lambda z, g: _pairs_back(z, g)
-    outer: Callable[[Function, Array, Array], Array] = lambda m, g, x: _outer(m, g, x)
+    part: Part = plainly
+
+    def share(self, a: Array) -> Array:
+        """G(a) (MEMFUN-5)."""
+        return self.part("function/share", share_of, self, a)
+
+    def slope(self, a: Array, G: Array) -> Array:
+        """The derivative of a G(a), from a and G(a) (MEMFUN-5)."""
+        return self.part("function/slope", slope_of, self, a, G)
+
+    def standardised(self, x: Array) -> tuple[Array, Array]:
+        """The standardised values of a layer norm, and their factor (MEMFUN-4)."""
+        found: tuple[Array, Array] = self.part("function/standardised", norm_of, self, x)
+        return found
+
+    def standardised_back(self, n: Array, r: Array, g: Array) -> Array:
+        """The pullback of a layer norm (MEMFUN-6)."""
+        return self.part("function/standardised_back", _normed_back, self, n, r, g)
+
+    def pairs(self, z: Array) -> Array:
+        """z_i z_j for i <= j."""
+        return self.part("function/pairs", _pairs, z)
+
+    def pairs_back(self, z: Array, g: Array) -> Array:
+        """The pullback of such products."""
+        return self.part("function/pairs_back", _pairs_back, z, g)
+
+    def outer(self, g: Array, x: Array) -> Array:
+        """The sum of g x^T over the tokens."""
+        return self.part("function/outer", _outer, self, g, x)
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -84,8 +99,13 @@ def _with_input(m: Function, y: Array, x: Array) -> Array:
     return y + x if m.settings.with_input else y
 
 
+def _argument(m: Function, x: Array) -> tuple[Array, ...]:
+    """The argument where the function adds it to its result."""
+    return (x,) if m.settings.with_input else ()
+
+
 def _activated(m: Function, a: Array) -> Array:
-    return a * m.share(m, a)
+    return a * m.share(a)
 
 
 def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
@@ -95,16 +115,16 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
         s = op(f"s_{i}", lambda a: _activated(m, a), a)
     o = op("o", rows, p[f"W_{f.depth}"], s)
     if not f.residual_norm:
-        op("y", lambda o, x: _with_input(m, o, x), o, x)
+        op("y", lambda o, *x: o + x[0] if x else o, o, *_argument(m, x))
         return
-    n = op("normed", lambda o: m.standardised(m, o)[0], o)
+    n = op("normed", lambda o: m.standardised(o)[0], o)
     op(
         "y",
-        lambda n, gain, x: _with_input(
+        lambda gain, n, x: _with_input(
             m, m.way.scaled_sum(ops.expand_dims(gain, -2) + 1.0, n, x), x
         ),
-        n,
         p["norm/gain"],
+        n,
         x,
     )
 
@@ -113,7 +133,7 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     f = m.settings
     z = op("z", rows, p["W_down"], x)
     features = op("features", lambda z: z if f.degree == 1 else _joined(z, m.pairs(z)), z)
-    u = op("normed", _affine(m), features, p["feature_norm/gain"], p["feature_norm/bias"])
+    u = op("normed", _affine(m), p["feature_norm/gain"], p["feature_norm/bias"], features)
     if f.compressed:
         u = op("compressed", rows, p["W_compress"], u)
     a = op("a", rows, p["W_in"], u)
@@ -125,10 +145,12 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     o = op("o", rows, p["W_out"], s)
     e = op("e", rows, p["W_up"], o)
 
-    def read(e: Array, gain: Array, bias: Array, scale: Array, x: Array) -> Array:
-        return _with_input(m, _number(scale) * _affine(m)(e, gain, bias), x)
+    def read(gain: Array, bias: Array, scale: Array, e: Array, *x: Array) -> Array:
+        y = _number(scale) * _affine(m)(gain, bias, e)
+        return y + x[0] if x else y
 
-    op("y", read, e, p["read_norm/gain"], p["read_norm/bias"], p["read_scale"], x)
+    tensors = (p["read_norm/gain"], p["read_norm/bias"], p["read_scale"])
+    op("y", read, *tensors, e, *_argument(m, x))
 
 
 def _joined(z: Array, pairs: Array) -> Array:
@@ -136,8 +158,8 @@ def _joined(z: Array, pairs: Array) -> Array:
 
 
 def _affine(m: Function) -> Callable[[Array, Array, Array], Array]:
-    def normed(x: Array, gain: Array, bias: Array) -> Array:
-        n, _ = m.standardised(m, x)
+    def normed(gain: Array, bias: Array, x: Array) -> Array:
+        n, _ = m.standardised(x)
         return m.way.scaled_sum(ops.expand_dims(gain, -2), n, ops.expand_dims(bias, -2))
 
     return normed
@@ -150,6 +172,13 @@ def _number(scale: Array) -> Array:
 # -- gradient --------------------------------------------------------------------------------------
 
 
+def read_back(f: Any, names: Collection[str]) -> list[str]:
+    """Which of the values between x and M(x) the hand gradient reads (MEMFUN-6)."""
+    if f.kind == "mlp":
+        return [n for n in names if n.startswith(("a_", "s_")) or (n == "o" and f.residual_norm)]
+    return [name for name in names if name != "y"]
+
+
 def gradient(
     m: Function, p: Mapping[str, Array], v: Values, x: Array, gy: Array, names: Collection[str]
 ) -> Values:
@@ -159,59 +188,59 @@ def gradient(
 
 
 def _linear_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
-    return {"W": m.outer(m, gy, x)}
+    return {"W": m.outer(gy, x)}
 
 
 def _mlp_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found, g = m.settings, {}, gy
     if f.residual_norm:
-        n, r = m.standardised(m, v["o"])
+        n, r = m.standardised(v["o"])
         found["norm/gain"] = _over_tokens(m, g * n)
-        g = m.standardised_back(m, n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
+        g = m.standardised_back(n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
     for i in range(f.depth, 0, -1):
-        found[f"W_{i}"] = m.outer(m, g, v[f"s_{i - 1}"] if i > 1 else x)
+        found[f"W_{i}"] = m.outer(g, v[f"s_{i - 1}"] if i > 1 else x)
         if i > 1:
             a = v[f"a_{i - 1}"]
-            g = m.way.matmul(g, p[f"W_{i}"]) * m.slope(m, a, m.share(m, a))
+            g = m.way.matmul(g, p[f"W_{i}"]) * m.slope(a, m.share(a))
     return found
 
 
 def _polynomial_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found = m.settings, {}
-    n, r = m.standardised(m, v["e"])
+    n, r = m.standardised(v["e"])
     gain, bias = (ops.expand_dims(p[f"read_norm/{each}"], -2) for each in ("gain", "bias"))
     along = _over_tokens(m, gy * m.way.scaled_sum(gain, n, bias))
     found["read_scale"] = m.way.matmul(along[..., None, :], _ones(along))[..., 0, 0]
     t = _number(p["read_scale"]) * gy
     found["read_norm/gain"], found["read_norm/bias"] = _over_tokens(m, t * n), _over_tokens(m, t)
-    g = m.standardised_back(m, n, r, t * gain)
-    found["W_up"] = m.outer(m, g, v["o"])
+    g = m.standardised_back(n, r, t * gain)
+    found["W_up"] = m.outer(g, v["o"])
     g = m.way.matmul(g, p["W_up"])
-    found["W_out"] = m.outer(m, g, v["s"])
+    found["W_out"] = m.outer(g, v["s"])
     g = m.way.matmul(g, p["W_out"])
     inputs = v["compressed"] if f.compressed else v["normed"]
-    G = m.share(m, v["a"])
-    ga = g * m.slope(m, v["a"], G)
+    G = m.share(v["a"])
+    ga = g * m.slope(v["a"], G)
     if f.gated:
         ga, gb = ga * v["b"], g * (v["a"] * G)
-        found["W_value"] = m.outer(m, gb, inputs)
-    found["W_in"] = m.outer(m, ga, inputs)
+        found["W_value"] = m.outer(gb, inputs)
+    found["W_in"] = m.outer(ga, inputs)
     g = m.way.matmul(ga, p["W_in"])
     if f.gated:
         g = g + m.way.matmul(gb, p["W_value"])
     if f.compressed:
-        found["W_compress"] = m.outer(m, g, v["normed"])
+        found["W_compress"] = m.outer(g, v["normed"])
         g = m.way.matmul(g, p["W_compress"])
-    n, r = m.standardised(m, v["features"])
+    n, r = m.standardised(v["features"])
     found["feature_norm/gain"], found["feature_norm/bias"] = (
         _over_tokens(m, g * n),
         _over_tokens(m, g),
     )
-    g = m.standardised_back(m, n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
+    g = m.standardised_back(n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
     if f.degree == 2:
         kd = v["z"].shape[-1]
         g = g[..., :kd] + m.pairs_back(v["z"], g[..., kd:])
-    found["W_down"] = m.outer(m, g, x)
+    found["W_down"] = m.outer(g, x)
     return found
 
 

@@ -6,16 +6,20 @@ which records it, or puts what somebody recorded in its place. Written from spec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.deep import functions, retentions, schedule, steps
+from atlas_ref.oracle.deep import functions, retentions, steps
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Begin, Plan, Read, Refresh, Write
-from atlas_ref.oracle.deep.settings import Settings, rank
-from atlas_ref.oracle.deep.write import Rounding, Rows, Tensors, Writer
+from atlas_ref.oracle.deep.settings import rank
+from atlas_ref.oracle.deep.write import Tensors, Tokens, Writer
+from atlas_ref.oracle.program.context import Reads
+from atlas_ref.oracle.program.hook import Hook, same
+from atlas_ref.oracle.program.program import Results
 from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.types import Array
 from tape import opaque, ops
@@ -23,59 +27,16 @@ from tape import opaque, ops
 #: Gates of a write.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
-#: The event to which an op belongs.
-Place = Write | Read
+#: When the weights are what a query reads.
+READ = {"after": "t", "before": "t-1", "chunk_start": "start", "call_end": "end"}
 
 
-def computed(op: str, place: Place, compute: Callable[..., Array], *args: Any) -> Array:
-    """The value of an op as it is: the hook of a loop in which nothing is recorded or replaced."""
-    return compute(*args)
-
-
-PLAINLY = Rounding()
-
-
-def run(
-    s: Settings,
-    inputs: Tensors,
-    rounding: Rounding = PLAINLY,
-    hook: Callable[..., Array] = computed,
-    function: Function | None = None,
-    *,
-    iterates: bool = False,
-    events: Callable[[Plan], Plan] | None = None,
-) -> dict[str, Array]:
-    """The results of a case, `out/...` (DEEPCASE-6).
-
-    Args:
-        inputs: `in/...` of the case, arrays or tape variables.
-        hook: called with the op, its event, its function and arguments.
-        function: the memory function, where it is not that of the settings.
-        iterates: whether each step of Newton-Schulz is an op.
-        events: changes the events of the call.
-    """
-    m = function or Function(s.function, rounding.way, rounding.touch)
-    own = plan(s, inputs)
-    own = own if events is None else events(own)
-    return _Loop(Writer(s, m, rounding, hook, iterates), inputs, own).results()
-
-
-def plan(s: Settings, inputs: Tensors) -> Plan:
-    """The events of a case (DEEP-14)."""
-    k, keys = inputs["in/k"], inputs.get("in/state/keys")
-
-    def mask(name: str, value: bool) -> list[bool]:
-        given = inputs.get(name)
-        return [value] * k.shape[-2] if given is None else [bool(each) for each in given]
-
-    return schedule.planned(
-        s,
-        active=mask("in/active", True),
-        reset=mask("in/reset", False),
-        held=0 if keys is None else keys.shape[-2],
-        position=int(inputs.get("in/state/position", 0)),
-        referenced=any(name.startswith("in/state/reference/") for name in inputs),
-    )
+def results(context: DeepContext, hook: Hook) -> Results:
+    """The results of a call (DEEPCASE-6)."""
+    rounding = context.rounding
+    m = Function(context.settings.function, rounding.way, rounding.touch, hook.part)
+    plan: Plan = hook.part("events", same, context.plan)
+    return _Loop(Writer(m, hook), context.inputs, plan).results()
 
 
 class _Loop:
@@ -83,6 +44,7 @@ class _Loop:
 
     def __init__(self, writer: Writer, inputs: Tensors, events: Plan) -> None:
         self.writer, self.inputs, self.plan = writer, inputs, events
+        self.hook = writer.hook
         self.s, self.rounding = s, rounding = writer.s, writer.rounding
         k = inputs["in/k"]
         self.lead = k.shape[:-2]
@@ -130,7 +92,7 @@ class _Loop:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def results(self) -> dict[str, Array]:
+    def results(self) -> Results:
         """Every result, after all events."""
         for event in self.plan.events:
             if isinstance(event, Begin):
@@ -146,38 +108,54 @@ class _Loop:
                 )
             else:
                 self._read(event)
-        out = {"out/y": ops.concatenate(self.reads, axis=-2) if self.reads[1:] else self.reads[0]}
-        return out | self._state()
+        y = ops.concatenate(self.reads, axis=-2) if self.reads[1:] else self.reads[0]
+        return {"y": y, **self._state()}
 
     def _read(self, event: Read) -> None:
         seen = self._seen(self.W if event.of == "weights" else self.reference)
-        mapped = self.s.parts.get("read", self.s.parts.get("seen", retentions.seen))
-        seen = mapped(self.s.retention, self.rounding.touch, seen)
+        part, kind, touch = self.hook.part, self.s.retention, self.rounding.touch
+
+        def link(kind: Any, touch: Any, weights: Tensors) -> Any:
+            return part("retention/seen", retentions.seen, kind, touch, weights)
+
+        seen = part("retention/read", link, kind, touch, seen)
+        when, note = READ[self.s.c.read], self.hook.context.note
+        seen = {name: note(x, event.first, f"W/{name}[{when}]") for name, x in seen.items()}
+        place = Reads(event.first, event.last)
         queries = self.queries[..., event.first : event.last, :]
+        queries = note(queries, event.first, "in/q")
         values = functions.apply(
             self.writer.m,
-            {**self.slow, **seen},
+            {**self._slow(event.first), **seen},
             queries,
-            lambda name, compute, *args: self.writer.hook(
-                "y" if name == "y" else f"read/{name}", event, compute, *args
+            lambda name, compute, *args: self.hook(
+                "y" if name == "y" else f"read/{name}", place, compute, *args
             ),
         )
         self.reads.append(values["y"])
 
-    def _rows(self, event: Write) -> Rows:
+    def _rows(self, event: Write) -> Tokens:
         """What a write looks at."""
         first, last = event.rows[-1] + self.before, event.rows[0] + self.before
         place = slice(first, last + 1)
         gates = {name: self._gate(name, event.token) for name in GATES}
         gates["retain"] = steps.retained(self.s.c, gates["retain"])
-        return Rows(
-            keys=self.keys[..., place, :],
-            values=self.values[..., place, :],
-            weights=self._weights(event, place),
-            slow=self.slow,
-            gates=gates,
-            thresholds=None if self.thresholds is None else self.thresholds[..., place],
+        context, t = self.hook.context, event.token
+        weights = context.present("in/window_weights", "in/window_gate")
+        thresholds = None if self.thresholds is None else self.thresholds[..., place]
+        return Tokens(
+            keys=context.note(self.keys[..., place, :], t, "in/k[t-j]"),
+            values=context.note(self.values[..., place, :], t, "in/v[t-j]"),
+            weights=context.note(self._weights(event, place), t, *weights),
+            slow=self._slow(t),
+            gates={name: context.note(x, t, f"in/{name}") for name, x in gates.items()},
+            thresholds=context.note(thresholds, t, "in/threshold"),
         )
+
+    def _slow(self, t: int) -> Tensors:
+        """Tensors of the function that no write moves."""
+        note = self.hook.context.note
+        return {name: note(x, t, f"in/memory/{name}") for name, x in self.slow.items()}
 
     def _gate(self, name: str, token: int) -> Any:
         """A gate of a write, the mean of the rows that share a memory (DEEP-13)."""
@@ -195,9 +173,8 @@ class _Loop:
         lags = self.inputs.get("in/window_weights")
         if lags is None:
             count = self.s.window if self.s.c.window_edge == "renormalise" else n
-            lags = ops.ones_like(like, shape=(count,)) * np.asarray(
-                self.s.first_lags(count), np.dtype(like.dtype)
-            )
+            numbers = self.hook.part("lags", self.s.first_lags, count)
+            lags = ops.ones_like(like, shape=(count,)) * np.asarray(numbers, np.dtype(like.dtype))
         else:
             lags = lags[..., event.token, :]
         if self.s.c.window_edge == "renormalise" and self.gates is None and n < self.s.window:
@@ -234,17 +211,17 @@ class _Loop:
         for kind, tensors in kinds.items():
             for name, x in tensors.items():
                 stopped = cut and kind != "weights"
-                out[f"out/state/{kind}/{name}"] = ops.stop_gradient(x) if stopped else x
+                out[f"state/{kind}/{name}"] = ops.stop_gradient(x) if stopped else x
         held = [each + self.before for each in self.plan.held]
         if held:
             place = slice(held[0], held[-1] + 1)
-            out["out/state/keys"] = self.keys[..., place, :]
-            out["out/state/values"] = self.values[..., place, :]
+            out["state/keys"] = self.keys[..., place, :]
+            out["state/values"] = self.values[..., place, :]
             if self.gates is not None:
-                out["out/state/token_gates"] = self.gates[..., place]
+                out["state/token_gates"] = self.gates[..., place]
             if self.thresholds is not None:
-                out["out/state/thresholds"] = self.thresholds[..., place]
-        return out | {"out/state/position": np.asarray(self.plan.position, np.int64)}
+                out["state/thresholds"] = self.thresholds[..., place]
+        return out | {"state/position": np.asarray(self.plan.position, np.int64)}
 
 
 def _named(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.conventions import Convention
@@ -28,8 +27,6 @@ class Settings(NamedTuple):
         deep_momentum, network: a network in the place of S, or None, and its tensors (DEEP-37).
         learns_first: whether the network maps a gradient after it learned of it, as it does.
         restarts: whether a document begins a chunk and an empty window, as it does.
-        parts: functions of the bias, the retention and the network in place of their own, by name:
-            mistakes (DEEPCASE-15).
     """
 
     function: MemoryFunction
@@ -57,7 +54,10 @@ class Settings(NamedTuple):
     network: tuple[str, ...] = ()
     learns_first: bool = True
     restarts: bool = True
-    parts: Mapping[str, Any] = {}
+
+    def replaced(self, **changes: Any) -> Settings:
+        """Settings with other values of some fields."""
+        return self._replace(**changes)
 
     @property
     def fast(self) -> tuple[str, ...]:
@@ -142,8 +142,6 @@ def fast(which: Any, names: tuple[str, ...], vectors: str) -> tuple[str, ...]:
 
 def _weight(kind: Any, lag: int, window: int) -> float:
     """Weight of a lag, 1 where the tokens alone bring one (WINDOW-3 to WINDOW-6)."""
-    if isinstance(kind, tuple):
-        return float(kind[lag])
     if kind.kind == "product":
         product = 1.0
         for each in kind.of:

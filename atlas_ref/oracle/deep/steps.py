@@ -11,6 +11,7 @@ from typing import Any
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.deep import biases
+from atlas_ref.oracle.deep.biases import Part
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
@@ -28,20 +29,22 @@ def factor(x: Any, axes: int) -> Any:
     return None if x is None else ops.reshape(x, (*x.shape, *(1,) * axes))
 
 
-def residual(s: Settings, touch: Any, predicted: Array, values: Array) -> Array:
+def residual(s: Settings, touch: Any, part: Part, predicted: Array, values: Array) -> Array:
     """e = M(k) - v (DEEP-7, CONV-10)."""
     plus = s.c.value_sign == "plus"
-    return biases.residual(s.bias, plus, touch, predicted, values, s.parts)
+    return biases.residual(s.bias, plus, touch, predicted, values, part)
 
 
-def cotangent(s: Settings, touch: Any, e: Array, weights: Array, thresholds: Any = None) -> Array:
+def cotangent(
+    s: Settings, touch: Any, part: Part, e: Array, weights: Array, thresholds: Any = None
+) -> Array:
     """s w slope(e) of each prediction, over the number of tokens and rows for a mean (DEEP-7)."""
     scale = s.c.gradient_scale
     number = 2.0 / e.shape[-1] if isinstance(scale, str) else float(scale)
     if s.reduction == "mean":
         rows = e.shape[0] if s.shared and len(e.shape) > 2 else 1
         number = number / (e.shape[-2] * rows)
-    slope = biases.slope(s.bias, touch, e, thresholds, s.parts)
+    slope = biases.slope(s.bias, touch, e, thresholds, part)
     return (number * ops.expand_dims(weights, -1)) * slope
 
 

@@ -17,13 +17,13 @@ Inputs = Mapping[str, Any]
 
 #: Called with a value, the inputs or ops that it is, and the token of these ops; the value with which
 #: the loop goes on.
-Label = Callable[[Array, Sequence[str], int | None], Array]
+Label = Callable[[Array, Sequence[str], Any], Array]
 
 #: The axes of a state's matrix in a case whose matrices are transposed.
 TRANSPOSED = "(d_in, d_out)"
 
 
-def unlabelled(value: Array, names: Sequence[str], t: int | None) -> Array:
+def unlabelled(value: Array, names: Sequence[str], t: Any) -> Array:
     """A value of which nobody asks where it comes from."""
     return value
 
@@ -34,6 +34,71 @@ def chosen(writes: Any, after: Callable[[], Array], before: Array) -> Array:
         return after() if writes else before
     behind = (None,) * (len(before.shape) - writes.ndim)
     return ops.where(writes[(..., *behind)], after(), before)
+
+
+class Rows(NamedTuple):
+    """The rows of a window that a token looks at, the oldest first; a trace has them by lag.
+
+    Attributes:
+        t: the token.
+        present, window: rows that there are, and that there could be.
+    """
+
+    t: int
+    present: int
+    window: int
+
+    @property
+    def tokens(self) -> int:
+        """The token of the ops."""
+        return self.t
+
+    def hand(
+        self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any
+    ) -> Array:
+        """An op of every row, as a hook gives it back; `counts` says which rows there are."""
+        n = self.present
+        counts = (np.arange(self.window) < n)[:, None]
+
+        def by_lag(*each: Any) -> Array:
+            rows = ops.flip(compute(*each), -2)
+            shape = (*rows.shape[:-2], self.window - n, rows.shape[-1])
+            missing = ops.zeros_like(rows, shape=shape)
+            return rows if n == self.window else ops.concatenate([rows, missing], axis=-2)
+
+        value = take(op, self.t, by_lag, *arguments, counts=counts)
+        # a sum, so that rows lie in memory alike whatever the hook did, and products round alike
+        return ops.flip(value[..., :n, :], -2) + 0.0
+
+
+class Reads(NamedTuple):
+    """Tokens from first to before last, which one computation serves."""
+
+    first: int
+    last: int
+
+    @property
+    def tokens(self) -> range:
+        """The tokens of the ops."""
+        return range(self.first, self.last)
+
+    def hand(
+        self, take: Callable[..., Array], op: str, compute: Callable[..., Array], *arguments: Any
+    ) -> Array:
+        """An op of every token, each as a hook gives it back."""
+        whole: list[Array] = []
+
+        def at(t: int, *each: Any) -> Array:
+            if not whole:
+                whole.append(compute(*each))
+            return whole[0][..., t - self.first, :]
+
+        rows = [take(op, t, at, t, *arguments) for t in range(self.first, self.last)]
+        return ops.stack(rows, axis=-2)
+
+
+#: A token, or one of these.
+Place = int | Rows | Reads
 
 
 class Context(NamedTuple):
@@ -107,7 +172,7 @@ class Context(NamedTuple):
         """An input that has no tokens, as it is."""
         return self.label(self.inputs[f"in/{name}"], (f"in/{name}",), None)
 
-    def place(self, op: str, j: int) -> tuple[str, int, int]:
+    def place(self, op: str, j: Any) -> tuple[str, Any, int]:
         """The name of an op in a trace, its token and its step.
 
         Args:
@@ -178,5 +243,5 @@ def starts(inputs: Inputs, t: int) -> bool:
 
 
 def base(op: str) -> str:
-    """The name of an op without the number of a level behind it."""
-    return op.rstrip("0123456789")
+    """The name of an op without the number of a level or layer behind it."""
+    return op.rstrip("0123456789").removesuffix("_")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.program.context import base, chosen, unlabelled
+from atlas_ref.oracle.program.context import Place, Reads, Rows, base, chosen, unlabelled
 from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
@@ -145,12 +145,13 @@ class Hook:
         self.quiet = self.unasked and not self.wraps
 
     def __call__(
-        self, op: str, j: int, compute: Compute, *arguments: Any, counts: Any = None
+        self, op: str, j: Place, compute: Compute, *arguments: Any, counts: Any = None
     ) -> Array:
         """The value of an op: compute(*arguments), unless a reading says otherwise.
 
         Args:
-            j: the token; of an op of `Context.step_ops` the row, which is one step of a token.
+            j: the token; of an op of `Context.step_ops` the row, which is one step of a token; of one
+                with other rows than that of its token, its `context.Place`.
             arguments: values that have names: entries of the context, ops, first states, lists of
                 them, and what is no array.
             counts: which entries of the value have an influence; None for all.
@@ -176,6 +177,10 @@ class Hook:
             return compute(*arguments)
         value = Op(self, name, "", t, 0, compute, same, wraps)(*arguments)
         return self._noted(name, name, value)
+
+    def part(self, name: str, compute: Compute, *arguments: Any) -> Any:
+        """A function inside of an op, which a reading may wrap as a point."""
+        return self.point(name, 0, compute, *arguments)
 
     def start(self, state: str, t: int, before: Array, first: Array) -> Array:
         """The state that a token finds: the first one where a packed sequence starts, else `before`.
@@ -250,7 +255,7 @@ class Hook:
         )
 
     def handed(
-        self, op: str, name: str, t: int, compute: Compute, *arguments: Any, counts: Any = None
+        self, op: str, name: str, t: Place, compute: Compute, *arguments: Any, counts: Any = None
     ) -> Array:
         """An op as whoever listens makes it of its computation, in the layout of the case."""
         if self.unasked:
@@ -258,20 +263,25 @@ class Hook:
         some = {} if counts is None else {"counts": counts}
         if self.take is computed:  # nobody looks at the layout
             value = compute(*arguments)
+        elif isinstance(t, Rows | Reads):
+            value = t.hand(self.take, name, compute, *arguments)
         elif self.context.turned(op):
             laid = kept_transposed if compute is kept else _transposed(compute)
             value = self.take(name, t, laid, *arguments, **some).swapaxes(-1, -2)
         else:
             value = self.take(name, t, compute, *arguments, **some)
         label = self.context.label
-        return value if label is unlabelled else label(value, (name,), t)
+        if label is unlabelled:
+            return value
+        return label(value, (name,), t if isinstance(t, int) else t.tokens)
 
     def _known(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
         """What rounds an op, and what stands in its place, looked up once."""
-        bare = base(op)
-        found = self.rounding.get(bare), self.wraps.get(op) or self.wraps.get(bare, ())
-        self.known[op] = found
-        return found
+        names = (op, base(op), op.partition("/")[0])
+        kind = next((self.rounding[name] for name in names if name in self.rounding), None)
+        wraps = next((self.wraps[name] for name in names if name in self.wraps), ())
+        self.known[op] = kind, wraps
+        return kind, wraps
 
     def _noted(self, op: str, name: str, value: Array) -> Array:
         if self.wraps:
@@ -280,7 +290,7 @@ class Hook:
                 self.behind[op], self.latest[op] = self.latest[op], value
         return value
 
-    def _rounded(self, kind: str, t: int, compute: Compute) -> Compute:
+    def _rounded(self, kind: str, t: Any, compute: Compute) -> Compute:
         """An op whose value is rounded as its kind is."""
         rounding = self.context.rounding.touch if kind == "touch" else self.context.store(t)
         return compute if rounding is None else lambda *each: rounding(compute(*each))

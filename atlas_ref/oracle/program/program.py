@@ -37,8 +37,9 @@ class Setting(NamedTuple):
         matters: (context) -> whether another value can change results.
         function: (context, value) -> what decides results: values of one are one function.
         heads: whether it counts value heads of a key head, which are cut with it.
-        get: (parameters) -> its value; their attribute of this name where left out.
-        stated: its name as `identify` states it; `parameters.NAME` where left out.
+        stated: its name in a case; `parameters.NAME` where left out.
+        get, put: (settings) -> its value, and (settings, value) -> settings, where it is no field.
+        said: a value as a case states it.
     """
 
     name: str
@@ -47,16 +48,29 @@ class Setting(NamedTuple):
     matters: Callable[[Context], bool] = lambda context: True
     function: Callable[[Context, Any], Any] = lambda context, value: value
     heads: bool = False
-    get: Callable[[Any], Any] | None = None
     stated: str = ""
+    get: Callable[[Any], Any] | None = None
+    put: Callable[[Any, Any], Any] | None = None
+    said: Callable[[Any], Any] = lambda value: value
 
-    def of(self, settings: Any) -> Any:
-        """Its value among parameters."""
+    @property
+    def key(self) -> str:
+        """Its name in a case."""
+        return self.stated or f"parameters.{self.name}"
+
+    def own(self, settings: Any) -> Any:
+        """Its value in some settings."""
         return getattr(settings, self.name) if self.get is None else self.get(settings)
 
     def tried(self, context: Context) -> Iterable[Any]:
         """The values that a search tries in a case, its own among them or not."""
         return self.values(context) if callable(self.values) else self.values
+
+    def replaced(self, settings: Any, value: Any) -> Any:
+        """Settings with another value of it."""
+        if self.put is None:
+            return settings.replaced(**{self.name: value})
+        return self.put(settings, value)
 
 
 class Program(NamedTuple):
@@ -74,9 +88,13 @@ class Program(NamedTuple):
         rounding: op -> what rounds it beside the arithmetic: "touch" of computed gates, "store" of a
             state; a number behind a name is left out.
         clause: of results and ops but those of `clauses`.
-        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all.
+        clauses: (settings, inputs) -> op -> its clause; without a step or a number of a level it is that of all, and
+            as PART/ that of all ops with this part in front.
         listing: ops in the order of a trace, by their whole names or without a step, where steps of ops
-            that stand side by side stand together; none for the order of the loop.
+            that stand side by side stand together; none for the order of the loop. Of ops with a part in
+            front, the part; others come first.
+        behind: inputs that are listed behind the other inputs of an op.
+        sparse: whether an op has the tokens alone that compute it, where others do not too.
         follows: whether arguments of ops may be computed of values that have names, without one of their
             own: these are then found as a derivative is.
         few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
@@ -85,7 +103,7 @@ class Program(NamedTuple):
         others: (context) -> readings of settings that depend on one another, beside `settings`.
         further: (context) -> mistakes that are tried last (IDENT-17).
         presets: (context) -> name of a whole reading -> the settings that it changes.
-        draw: (request, settings, generator) -> inputs where nothing grows.
+        draw: (request, settings, generator) -> inputs where nothing grows; None where a subject draws.
         first: (name of a state, numbers, settings) -> one that it can have before the first token;
             None where that is zero.
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
@@ -108,9 +126,11 @@ class Program(NamedTuple):
     loop: Callable[[Any, Hook], Results]
     rounding: Mapping[str, Literal["touch", "store"]]
     clause: str
-    draw: Callable[[Any, Any, Any], dict[str, Array]]
+    draw: Callable[[Any, Any, Any], dict[str, Array]] | None = None
     clauses: Callable[[Any, Inputs], Mapping[str, str]] = lambda settings, x: {}
     listing: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    sparse: bool = False
     follows: bool = False
     few: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()

@@ -35,6 +35,7 @@ class Reading(NamedTuple):
         inputs: what the inputs of the loop are changed into, behind the formulas that make some.
         raw: what the inputs of the case are changed into, before these formulas.
         settings: settings with their values, by the names that `replaced` of parameters takes.
+        put: what settings are changed into, where a value stands inside of one.
         around: what the program does with a computation of the rule, which it may call more than
             once, as for parts of its tokens.
         change, before: settings as `identify` states them, and those of the case; empty for a mistake.
@@ -42,6 +43,7 @@ class Reading(NamedTuple):
         backward: it is that of the backward pass alone: values are right.
         since: the version of the vectors that first has it as a mutant.
         whole: reads depend on tokens behind them, or on how many there are.
+        narrow: it sums in a narrower format than the case's, where orders of a sum are apart.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Reading(NamedTuple):
     inputs: Change | None = None
     raw: Change | None = None
     settings: Mapping[str, Any] = {}
+    put: Callable[[Any], Any] | None = None
     around: Around | None = None
     change: Mapping[str, Any] = {}
     before: Mapping[str, Any] = {}
@@ -58,6 +61,12 @@ class Reading(NamedTuple):
     backward: bool = False
     since: str = "1.9.0"
     whole: bool = False
+    narrow: bool = False
+
+    def settings_of(self, settings: Any) -> Any:
+        """Settings of a case as this reading has them."""
+        changed = settings.replaced(**self.settings) if self.settings else settings
+        return changed if self.put is None else self.put(changed)
 
 
 def of_settings(

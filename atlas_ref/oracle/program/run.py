@@ -75,7 +75,7 @@ def seen(
 ) -> Context:
     """What a loop runs on under readings: their settings, and inputs behind formulas that make some."""
     for each in readings:
-        settings = settings.replaced(**each.settings) if each.settings else settings
+        settings = each.settings_of(settings)
         inputs = inputs if each.raw is None else each.raw(dict(inputs))
     context = context_of(program, settings, inputs, rounding)
     if program.formulas is not None and any(name in inputs for name in program.raw):

@@ -16,14 +16,13 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
-from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
-from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects.base.calls import Calls, state_left
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS
-from atlas_ref.oracle.subjects.subject import Preset, Rounding, Searched, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Preset, Subject
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, presets, start
 from atlas_ref.types import Array
@@ -137,11 +136,6 @@ def _outputs(
     return out | {"out/state/position": np.asarray(state.position, np.int64)}
 
 
-def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    """The rule as a plain loop, which shares no code with it (TOL-3)."""
-    return listed.run(inputs, case, rounding, ())
-
-
 def clause(header: Any, name: str) -> str:
     """The clause about a result."""
     if name.startswith("grad/"):
@@ -164,7 +158,7 @@ SUBJECT = Subject(
     cotangent="in/y_bar",
     clauses={"out": "DEEPCASE-1", "grad": "DEEP-18"},
     evaluate=_evaluate,
-    plain=_plain,
+    plain=program.run,
     draw=deep_memory_inputs.draw,
     draw_states=deep_memory_inputs.states,
     rule=RULE,
@@ -192,18 +186,9 @@ SUBJECT = Subject(
     drawing=DRAWING,
     states=STATE,
     features=void.features,
-    traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+    traced=program.TRACED,
     search=READINGS,
-    searched=Searched(
-        settings=listed.settings,
-        departures=listed.mistakes,
-        presets=listed.presets,
-        run=listed.run,
-        keeps=reading.keeps,
-        narrow=lambda each: each.narrow,
-        named={each.name: each.words for each in listed.MISTAKES},
-        word="deep",
-    ),
+    searched=program.SEARCHED,
     calls=Calls(
         cut=partial(along_tokens, _axes),
         left=state_left,

@@ -13,14 +13,15 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.deep.readings import listed, reading
-from atlas_ref.oracle.deep.write import Rounding
+from atlas_ref.oracle.deep import program
+from atlas_ref.oracle.deep.program import SEARCHED
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.identify.readings.nodes import observed
+from atlas_ref.oracle.program.run import exact
 from atlas_ref.oracle.registry import SUBJECTS
 from tests.support import deep_cases
 from tests.support.remembered import remembered
@@ -28,7 +29,7 @@ from tests.support.remembered import remembered
 __all__ = ["remembered"]
 
 #: A program that adds in another order than the library.
-OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
+OTHER = exact(Arithmetic("as a tree", "pairwise"))
 
 POLYNOMIAL: dict[str, Any] = {
     "tokens": 7,
@@ -246,8 +247,8 @@ def test_tensors_and_precisions_that_a_program_exchanges_are_named(
     mistake: str, words: str
 ) -> None:
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
-    (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
-    results = reading.run(case, converted(case, "float64"), OTHER, chosen=[each])
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == mistake]
+    results = program.run(converted(case, "float64"), case, OTHER, [each])
     mine = {name: np.asarray(x) for name, x in results.items() if result(name)}
     answer = identify(case, mine)
     assert words in [departed.words for departed in answer.departures], answer.why
@@ -257,9 +258,9 @@ def test_tensors_and_precisions_that_a_program_exchanges_are_named(
 def test_a_precision_is_known_in_whatever_order_its_sums_are() -> None:
     """Orders differ by a unit of float32, as far as float32 is from float64: a library has one."""
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
-    (each,) = [one for one in listed.mistakes(case) if one.narrow]
+    (each,) = [one for one in SEARCHED.departures(case) if one.narrow]
     for way in MEMBERS:
-        results = reading.run(case, converted(case, "float64"), Rounding(way), chosen=[each])
+        results = program.run(converted(case, "float64"), case, exact(way), [each])
         seen = observed(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
         judge = Judge(case, seen, SUBJECTS["deep_memory"].searched)
         assert judge.distance([each])[0] < 1e-12 < 1e-9 < judge.distance([])[0], way.name

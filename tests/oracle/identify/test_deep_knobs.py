@@ -10,24 +10,27 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.deep.readings import listed, reading
-from atlas_ref.oracle.deep.write import Rounding
+from atlas_ref.oracle.deep import program
+from atlas_ref.oracle.deep.program import SEARCHED
+from atlas_ref.oracle.deep.readings import listed
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.program.run import exact
 from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import by_name, topic_named
 from tests.support import deep_cases
 from tests.support.close import ANALYTIC, assert_close
+from tests.support.plain_loops import PLAINLY
 from tests.support.remembered import remembered
 from tests.truth import deep_knob_mistakes as loops
 
 __all__ = ["remembered"]
 
 #: A program that adds in another order than the library.
-OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
+OTHER = exact(Arithmetic("as a tree", "pairwise"))
 
 #: Mistake -> a target and a topic whose case shows it.
 SHOWN = {
@@ -94,17 +97,17 @@ def test_every_mistake_has_a_case_that_shows_it() -> None:
 @pytest.mark.parametrize("mistake", SHOWN)
 def test_a_mistake_of_a_knob_is_named(mistake: str) -> None:
     case = case_with(mistake)
-    (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == mistake]
     if each.grad:
         found = ensemble.evaluate(
             case,
             converted(case, "float64"),
             OTHER.way,
             grad=True,
-            plain=lambda inputs, of, rounding: listed.run(inputs, of, rounding, (each,)),
+            plain=lambda inputs, of, rounding: program.run(inputs, of, rounding, (each,)),
         )
     else:
-        found = reading.run(case, converted(case, "float64"), OTHER, chosen=[each])
+        found = program.run(converted(case, "float64"), case, OTHER, [each])
     kept = ("out/y", "out/state/weights/", "grad/" if each.grad else "out/y")
     mine = {name: np.asarray(x) for name, x in found.items() if name.startswith(kept)}
     answer = identify(case, mine)
@@ -112,13 +115,29 @@ def test_a_mistake_of_a_knob_is_named(mistake: str) -> None:
 
 
 @pytest.mark.clause("DEEPCASE-15")
+@pytest.mark.parametrize(
+    "name", ["weights of the window left out", "weights of the window squared"]
+)
+def test_weights_of_a_window_can_be_wrong_beside_thresholds(name: str) -> None:
+    case = case_with("threshold ignored")
+    gate = np.full(case.inputs["in/threshold"].shape, 0.5)
+    case = case.replaced(inputs={**case.inputs, "in/window_gate": gate})
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
+    inputs = converted(case, "float64")
+    wrong, right = (program.run(inputs, case, OTHER, chosen) for chosen in ([each], []))
+    assert np.abs(wrong["out/y"] - right["out/y"]).max() > 1e-6
+
+
+@pytest.mark.clause("DEEPCASE-15")
 @pytest.mark.parametrize("target", DEEP_AXES, ids=lambda target: target.name)
 def test_a_mistake_is_made_where_its_axis_is(target: Any) -> None:
     """Of older memories none of them can be made."""
     names = {each.name for each in listed.KNOBS}
-    made = {each.name for each in listed.mistakes(case_of(target.name, "gradient"))} & names
+    made = {each.name for each in SEARCHED.departures(case_of(target.name, "gradient"))} & names
     assert made or "deep_momentum" in target.request["parameters"]
-    assert not names & {each.name for each in listed.mistakes(case_of("deep_memory", "gradient"))}
+    assert not names & {
+        each.name for each in SEARCHED.departures(case_of("deep_memory", "gradient"))
+    }
 
 
 HUBER: dict[str, Any] = {"kind": "huber", "threshold": 0.5, "smoothing": "root", "eps": 0.1}
@@ -218,7 +237,7 @@ def matrix_case(settings: dict[str, Any]) -> Any:
 
 def stated(case: Any) -> Any:
     """The settings of a case with every default."""
-    s = reading.seen(case).s
+    s = program.stated(case)[1]
     return SimpleNamespace(
         chunk=s.chunk,
         window=s.window,
@@ -232,9 +251,9 @@ def stated(case: Any) -> Any:
 @pytest.mark.parametrize(("number", "mistake"), MADE, ids=str)
 def test_a_mistake_is_that_of_a_literal_loop(number: int, mistake: str) -> None:
     case = matrix_case(LITERAL[number][0])
-    chosen = [each for each in listed.mistakes(case) if each.name == mistake]
+    chosen = [each for each in SEARCHED.departures(case) if each.name == mistake]
     assert len(chosen) == bool(mistake)
-    found = reading.run(case, converted(case, "float64"), chosen=chosen)
+    found = program.run(converted(case, "float64"), case, PLAINLY, chosen)
     rows = {name: x[0] for name, x in case.inputs.items() if name != "in/memory/W"}
     x = {name.removeprefix("in/"): value for name, value in rows.items()}
     x["W"] = np.broadcast_to(case.inputs["in/memory/W"], (1, 3, 3))[0]

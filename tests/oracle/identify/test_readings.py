@@ -9,9 +9,10 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.functions import Function
-from atlas_ref.oracle.deep.readings import listed, reading
-from atlas_ref.oracle.deep.write import Rounding
+from atlas_ref.oracle.deep.program import SEARCHED
+from atlas_ref.oracle.deep.readings import listed
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
@@ -19,16 +20,20 @@ from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.program.derive.readings import seen as seen_by
+from atlas_ref.oracle.program.hook import hook_of
+from atlas_ref.oracle.program.run import exact
 from atlas_ref.parts.memory_functions import MemoryFunction
 from tests.support import deep_cases
 from tests.support.close import FINITE_DIFFERENCE, assert_close
+from tests.support.plain_loops import PLAINLY
 from tests.support.remembered import remembered
 from tests.truth import deep_memory_loops as loops
 
 __all__ = ["remembered"]
 
 #: A program that adds in another order than the library.
-OTHER = Rounding(Arithmetic("as a tree", "pairwise"))
+OTHER = exact(Arithmetic("as a tree", "pairwise"))
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "mlp": {
@@ -63,18 +68,18 @@ UNSEEN = ("parameters.outer_gradient", "reference=", "read=chunk_start")
 
 def answered(case: Any, *chosen: Any) -> dict[str, Any]:
     """What a program with some readings returns in float32."""
-    results = reading.run(case, converted(case, "float32"), OTHER, chosen=chosen)
+    results = program.run(converted(case, "float32"), case, OTHER, chosen)
     return {name: np.asarray(x) for name, x in results.items()}
 
 
 def seen(case: Any, kind: Any) -> list[Any]:
     """Readings that values show: those whose results are not the case's own."""
-    own = reading.run(case, converted(case, "float64"))
+    own = program.run(converted(case, "float64"), case, PLAINLY)
     shown = []
     for each in kind(case):
         if each.grad or each.name.startswith(UNSEEN):
             continue
-        other = reading.run(case, converted(case, "float64"), chosen=[each])
+        other = program.run(converted(case, "float64"), case, PLAINLY, [each])
         if any(
             name not in other
             or other[name].shape != x.shape
@@ -96,11 +101,13 @@ def fits(answer: Identification, change: Any) -> bool:
     return f"{axis}={value}" in {*named, *answer.void}
 
 
-SETTINGS = [(name, each) for name, case in CASES.items() for each in seen(case, listed.settings)]
-MISTAKES = [(name, each) for name, case in CASES.items() for each in seen(case, listed.mistakes)]
+SETTINGS = [(name, each) for name, case in CASES.items() for each in seen(case, SEARCHED.settings)]
+MISTAKES = [
+    (name, each) for name, case in CASES.items() for each in seen(case, SEARCHED.departures)
+]
 
 
-@pytest.mark.clause("DEEPCASE-14", "IDENT-7")
+@pytest.mark.clause("DEEPCASE-14", "IDENT-7", "PROG-5")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "each"), SETTINGS, ids=lambda each: getattr(each, "name", each))
 def test_every_other_setting_is_found(name: str, each: Any) -> None:
@@ -114,14 +121,14 @@ def test_every_other_setting_is_found(name: str, each: Any) -> None:
 def test_a_setting_that_equals_the_match_in_place_of_the_case_s_own_is_told() -> None:
     """No write: a chunk longer than every document, or a memory that is off."""
     case = CASES["mlp"]
-    (off,) = [each for each in listed.settings(case) if each.name == "parameters.phase=off"]
+    (off,) = [each for each in SEARCHED.settings(case) if each.name == "parameters.phase=off"]
     answer = identify(case, answered(case, off))
     assert answer.verdict == "MATCH"
     told = {f"{axis}={value}" for axis, value in answer.from_own.items()} | answer.void.keys()
     assert {"parameters.phase=off", "parameters.chunk=6", "parameters.chunk=7"} <= told
 
 
-@pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14")
+@pytest.mark.clause("DEEPCASE-14", "DEEPCASE-15", "IDENT-14", "PROG-4")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "each"), MISTAKES, ids=lambda each: getattr(each, "name", each))
 def test_every_mistake_is_named(name: str, each: Any) -> None:
@@ -147,7 +154,7 @@ def test_right_results_match_the_case_itself(name: str, dtype: str) -> None:
 @pytest.mark.clause("DEEPCASE-14")
 def test_two_settings_at_once_are_found_by_their_combination() -> None:
     case = CASES["mlp"]
-    by_name = {each.name: each for each in listed.settings(case)}
+    by_name = {each.name: each for each in SEARCHED.settings(case)}
     pair = [by_name["read=before"], by_name["parameters.memory.activation=gelu_tanh"]]
     answer = identify(case, answered(case, *pair))
     assert answer.verdict == "MATCH"
@@ -177,9 +184,9 @@ def test_a_preset_is_named(preset: str) -> None:
         dtype="float32",
     )
     if preset == "memora":
-        assert preset not in listed.presets(case)  # some weights have no logarithm
+        assert preset not in SEARCHED.presets(case)  # some weights have no logarithm
         case = case.replaced(inputs={n: abs(x) if "W_" in n else x for n, x in case.inputs.items()})
-    chosen = listed.presets(case)[preset]
+    chosen = SEARCHED.presets(case)[preset]
     answer = identify(case, answered(case, *chosen))
     assert answer.verdict in ("MATCH", "UNDECIDABLE")
     assert answer.preset == preset
@@ -207,11 +214,11 @@ def test_gradients_tell_the_outer_gradient(gradient: str) -> None:
 )
 def test_a_mistake_of_the_backward_pass_is_named_by_gradients(name: str) -> None:
     case = deep_cases.made(**{**REQUESTS["mlp"], "cotangent": True})
-    (each,) = [one for one in listed.mistakes(case) if one.name == name]
+    (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
     wrong = ensemble.exact(
         case,
         grad=True,
-        plain=lambda inputs, case, rounding: listed.run(inputs, case, rounding, (each,)),
+        plain=lambda inputs, case, rounding: program.run(inputs, case, rounding, (each,)),
     )
     names = ("out/y", "grad/k", "grad/memory/W_1", "grad/momentum", "grad/v")
     answer = identify(case, {key: np.asarray(wrong[key], np.float32) for key in names})
@@ -259,7 +266,7 @@ def test_what_this_case_cannot_decide_is_told_and_a_case_that_decides_is_made() 
     chosen = [each for each in answer.fits if len(each) <= 1][:3]
     deciding = deciding_case(case, chosen, dtype="float32")
     if deciding is not None:
-        reads = [reading.run(deciding, converted(deciding, "float64"), chosen=c) for c in chosen]
+        reads = [program.run(converted(deciding, "float64"), deciding, PLAINLY, c) for c in chosen]
         for place, one in enumerate(reads):
             for other in reads[place + 1 :]:
                 gap = np.linalg.norm(one["out/y"] - other["out/y"])
@@ -269,7 +276,7 @@ def test_what_this_case_cannot_decide_is_told_and_a_case_that_decides_is_made() 
 @pytest.mark.clause("DEEPCASE-14", "IDENT-6")
 def test_a_case_that_decides_tells_chunks_and_windows_apart() -> None:
     case = deep_cases.made(tokens=2, parameters={"chunk": 4}, dtype="float32")
-    by_name = {each.name: each for each in listed.settings(case)}
+    by_name = {each.name: each for each in SEARCHED.settings(case)}
     assert "parameters.window=5" not in by_name  # beyond the tokens of the case
     settings = [(), (by_name["parameters.reduction=mean"],), (by_name["parameters.clip=hard"],)]
     deciding = deciding_case(case, settings, dtype="float32")
@@ -315,9 +322,8 @@ def test_a_program_with_another_activation_has_its_derivative_too(name: str) -> 
     """
     (found,) = (each for each in listed.MISTAKES if each.name == name)
     settings = REQUESTS["mlp"]["parameters"]["memory"]
-    m = Function(MemoryFunction(**settings))._replace(**found.function)
+    hook = hook_of(seen_by(program.stated, CASES["mlp"]), {}, (found,))
+    m = Function(MemoryFunction(**settings), part=hook.part)
     a, h = np.array([-2.1, -0.7, -0.1, 0.3, 1.2, 2.6]), 1e-5
-    act = [x * m.share(m, x) for x in (a + h, a - h)]
-    assert_close(
-        "slope", m.slope(m, a, m.share(m, a)), (act[0] - act[1]) / (2 * h), FINITE_DIFFERENCE
-    )
+    act = [x * m.share(x) for x in (a + h, a - h)]
+    assert_close("slope", m.slope(a, m.share(a)), (act[0] - act[1]) / (2 * h), FINITE_DIFFERENCE)

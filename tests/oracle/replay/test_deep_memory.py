@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.deep import ops
-from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.deep.program import SEARCHED, TRACED
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay.loop import run_ops
@@ -23,7 +22,7 @@ from tests.truth import deep_memory_loops as loops
 
 CASES = {name: deep_cases.made(**request) for name, request in REQUESTS.items()}
 
-OPS = [(name, op) for name in ("full", "polynomial") for op, _, _ in ops.listed(CASES[name])]
+OPS = [(name, op) for name in ("full", "polynomial") for op, _, _ in TRACED.ops(CASES[name])]
 
 
 @pytest.mark.clause("DEEPCASE-12", "REPLAY-1")
@@ -71,20 +70,34 @@ def test_momentum_direction_and_weights_of_each_write_are_those_of_plain_loops(n
 LOOSE = reordered(64, amplification=1e4)
 
 
-@pytest.mark.clause("DEEPCASE-12", "REPLAY-2")
+@pytest.mark.clause("DEEPCASE-12", "REPLAY-2", "PROG-2", "PROG-3")
 @pytest.mark.parametrize("name", CASES)
 def test_the_listed_ops_are_those_that_are_computed_in_order(name: str) -> None:
     case = CASES[name]
     names = assert_listed(case)
-    assert all(clause.startswith(("DEEP-", "MEMFUN-", "NS-")) for _, _, clause in ops.listed(case))
+    assert all(clause.startswith(("DEEP-", "MEMFUN-", "NS-")) for _, _, clause in TRACED.ops(case))
     results = traced(case, evaluate(case))
     assert {f"trace/{op}" for op in names} == {n for n in results.tensors if "trace/" in n}
+
+
+@pytest.mark.clause("DEEPCASE-12", "PROG-3")
+def test_inputs_of_an_op_are_what_it_is_computed_of() -> None:
+    """Of tensors that no write moves, none decays before the error."""
+    memory = {"kind": "polynomial", "key_width": 2, "expansion": 1.0}
+    case = deep_cases.made(
+        convention={"decay": "before_error"}, parameters={"memory": memory, "fast": ["W_in"]}
+    )
+    sources = {op: inputs for op, inputs, _ in TRACED.ops(case)}
+    assert sources["write/a"] == ("W/W_in[t-1]", "write/normed", "in/retain")
+    assert sources["write/z"] == ("in/memory/W_down", "in/k[t-j]")
+    assert sources["S/W_in"][:3] == ("gradient/W_in", "S/W_in[t-1]", "in/momentum")
+    assert sources["W/W_in"][:2] == ("W/W_in[t-1]", "U/W_in")
 
 
 @pytest.mark.clause("DEEPCASE-12", "REPLAY-5")
 def test_a_case_without_a_write_has_its_reads_alone() -> None:
     case = deep_cases.made(parameters={"phase": "off"})
-    assert [op for op, _, _ in ops.listed(case)] == ["read/a_1", "read/s_1", "read/o", "y"]
+    assert [op for op, _, _ in TRACED.ops(case)] == ["read/a_1", "read/s_1", "read/o", "y"]
     assert {row.verdict for row in replay(case, trace(case))} == {"PASS"}
 
 
@@ -142,9 +155,9 @@ def test_what_was_not_recorded_is_evaluated_together_and_named() -> None:
 
 def misread(case: Any, name: str) -> dict[str, Any]:
     """The trace of a program with a mistake or another setting, in float32."""
-    every = [*listed.settings(case), *listed.mistakes(case)]
+    every = [*SEARCHED.settings(case), *SEARCHED.departures(case)]
     (each,) = [one for one in every if one.name == name]
-    assert reading.keeps(case, each)
+    assert SEARCHED.keeps(case, each)
     recorder = Recorder(case)
     inputs = arithmetic_inputs(case, "float32")
     run_ops(case, inputs, recorder, way=Arithmetic("as a tree", "pairwise"), chosen=(each,))

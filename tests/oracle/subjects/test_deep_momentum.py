@@ -9,7 +9,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.deep.readings import listed
+from atlas_ref.oracle.deep import program
+from atlas_ref.oracle.deep.program import SEARCHED
 from atlas_ref.oracle.deep.sweep.cut import MOVES
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
@@ -152,15 +153,15 @@ def test_identify_names_the_objective_the_activation_and_the_sign() -> None:
 def test_mistakes_of_a_network_are_made_in_its_cases_alone() -> None:
     case = case_of()
     names = {"network mapped before it learned", "network held fixed"}
-    mistakes = {each.name: each for each in listed.mistakes(case)}
+    mistakes = {each.name: each for each in SEARCHED.departures(case)}
     assert names <= mistakes.keys()
     ours = evaluate(case, grad=True).tensors
-    late = listed.run(
+    late = program.run(
         case.inputs, case, plain_loops.PLAINLY, [mistakes["network mapped before it learned"]]
     )
     assert_differs("y", late["out/y"], ours["out/y"], 1e-6)
     plain = deep_cases.made(tokens=6, parameters={"memory": {"kind": "linear"}})
-    assert not names & {each.name for each in listed.mistakes(plain)}
+    assert not names & {each.name for each in SEARCHED.departures(plain)}
 
 
 @pytest.mark.clause("SWEEP-13")

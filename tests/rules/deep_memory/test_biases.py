@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atlas_ref.oracle.deep.biases import plainly
 from atlas_ref.oracle.deep.biases import slope as plain_slope
 from atlas_ref.parts.biases import Bias, half_slope, residual
 from atlas_ref.rules import deep_memory
@@ -131,7 +132,7 @@ def test_errors_whose_squares_overflow_have_the_slope_of_the_clause(
     e = np.array([[size, -2.0 * size, 0.0]], dtype)
     want, unit = FAR[name](np.float64(size))[None], np.finfo(dtype).eps
     v = np.zeros_like(e)
-    for got in (slope(bias, e, v), 2.0 * plain_slope(Bias(**bias), lambda x: x, e, None, {})):
+    for got in (slope(bias, e, v), 2.0 * plain_slope(Bias(**bias), lambda x: x, e, None, plainly)):
         assert got.dtype == dtype
         assert (np.abs(got - want) <= 8 * unit * np.abs(want)).all()
     assert np.isfinite(grad(lambda at: ops.sum(slope(bias, at, v)))(e)).all()

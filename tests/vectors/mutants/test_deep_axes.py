@@ -7,7 +7,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.deep import program
+from atlas_ref.oracle.deep.readings import listed
+from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.deep_targets import DEEP
@@ -116,9 +118,9 @@ def test_a_value_is_one_step_from_that_of_the_case() -> None:
 
 def beyond(case) -> list[bool]:
     """Which errors of all writes are beyond their threshold."""
-    bias, sides = reading.seen(case).s.bias, []
+    bias, sides = program.stated(case)[1].bias, []
 
-    def hook(op, place, compute, *args):
+    def take(op, t, compute, *args, **counts):
         if op == "cotangent":
             e, _, *own = args
             size = np.abs(e) if bias.form == "coordinate" else np.linalg.norm(e, axis=-1)
@@ -126,7 +128,7 @@ def beyond(case) -> list[bool]:
             sides.extend(np.ravel(size > d).tolist())
         return compute(*args)
 
-    reading.run(case, converted(case, "float64"), hook=hook)
+    program.TRACED.run(case, converted(case, "float64"), take, PLAIN)
     return sides
 
 

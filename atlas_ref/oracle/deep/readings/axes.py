@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.knobs import biases, momenta, retentions
-from atlas_ref.oracle.deep.readings.reading import Axis, Seen
 from atlas_ref.oracle.deep.settings import Settings, rank
+from atlas_ref.oracle.program.program import Setting
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.parts.window import Decay, Ones, Uniform
 
@@ -31,11 +32,11 @@ NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
 
 def _field(
     name: str,
-    values: Callable[[Seen], Sequence[Any]],
+    values: Callable[[DeepContext], Sequence[Any]],
     *,
     of: str = "",
     said: Callable[[Any], Any] = lambda value: value,
-) -> Axis:
+) -> Setting:
     """A field of the settings.
 
     Args:
@@ -43,20 +44,22 @@ def _field(
         said: a value as a case states it.
     """
     field = of or name
-    return Axis(
-        f"parameters.{name}",
+    return Setting(
+        name,
         values,
-        lambda s: getattr(s, field),
-        lambda s, value: s._replace(**{field: value}),
-        lambda value: (f"parameters.{name}", said(value)),
+        get=lambda s: getattr(s, field),
+        put=lambda s, value: s.replaced(**{field: value}),
+        said=said,
     )
 
 
-def _some(*values: Any) -> Callable[[Seen], Sequence[Any]]:
-    return lambda at: values
+def _some(*values: Any) -> Callable[[DeepContext], Sequence[Any]]:
+    return lambda context: values
 
 
-def _memory(name: str, values: Callable[[Seen], Sequence[Any]], *, without: str = "") -> Axis:
+def _memory(
+    name: str, values: Callable[[DeepContext], Sequence[Any]], *, without: str = ""
+) -> Setting:
     """A setting of the memory function.
 
     Args:
@@ -65,105 +68,118 @@ def _memory(name: str, values: Callable[[Seen], Sequence[Any]], *, without: str 
 
     def put(s: Settings, value: Any) -> Settings:
         names = tuple(each for each in s.names if each != without)
-        return s._replace(function=s.function.replaced(**{name: value}), names=names)
+        return s.replaced(function=s.function.replaced(**{name: value}), names=names)
 
-    return Axis(f"parameters.memory.{name}", values, lambda s: getattr(s.function, name), put)
+    return Setting(f"memory.{name}", values, get=lambda s: getattr(s.function, name), put=put)
 
 
-def _convention(axis: str, values: Callable[[Seen], Sequence[Any]] | None = None) -> Axis:
+def _convention(axis: str, values: Callable[[DeepContext], Sequence[Any]] | None = None) -> Setting:
     listed = values or _some(*get_args(Convention.model_fields[axis].annotation))
-    return Axis(axis, listed, lambda s: getattr(s.c, axis), lambda s, value: _put(s, axis, value))
+    return Setting(
+        axis,
+        listed,
+        stated=axis,
+        get=lambda s: getattr(s.c, axis),
+        put=lambda s, value: _put(s, axis, value),
+    )
 
 
 def _put(s: Settings, axis: str, value: Any) -> Settings:
     """Another value of an axis, with a span of one chunk where that needs one and none is stated."""
     span = s.span or (s.chunk if value == "chunk_start" else 0)
-    return s._replace(c=s.c.replaced(**{axis: value}), span=span)
+    return s.replaced(c=s.c.replaced(**{axis: value}), span=span)
 
 
-def _of_newton_schulz(key: str) -> Axis:
+def _of_newton_schulz(key: str) -> Setting:
     def get(s: Settings) -> Any:
         return getattr(s.c.newton_schulz, key, None)
 
     def put(s: Settings, value: Any) -> Settings:
         settings = s.c.newton_schulz_settings.replaced(**{key: value})
-        return s._replace(c=s.c.replaced(newton_schulz=settings))
+        return s.replaced(c=s.c.replaced(newton_schulz=settings))
 
-    def values(at: Seen) -> Sequence[Any]:
-        return NEWTON_SCHULZ[key] if at.s.c.has_newton_schulz else ()
+    def values(context: DeepContext) -> Sequence[Any]:
+        return NEWTON_SCHULZ[key] if context.settings.c.has_newton_schulz else ()
 
-    return Axis(f"newton_schulz.{key}", values, get, put)
-
-
-def _chunks(at: Seen) -> Sequence[int]:
-    return sorted({*(each for each in CHUNKS if each <= at.tokens), at.tokens, at.s.chunk})
+    name = f"newton_schulz.{key}"
+    return Setting(name, values, stated=name, get=get, put=put)
 
 
-def _windows(at: Seen) -> Sequence[int]:
-    s, T = at.s, at.tokens + at.held
+def _chunks(context: DeepContext) -> Sequence[int]:
+    return sorted(
+        {
+            *(each for each in CHUNKS if each <= context.tokens),
+            context.tokens,
+            context.settings.chunk,
+        }
+    )
+
+
+def _windows(context: DeepContext) -> Sequence[int]:
+    s, T = context.settings, context.tokens + context.before
     near = {s.window - 1, s.window, s.window + 1, s.chunk, 2 * s.chunk, T}
-    most = s.window if "in/window_weights" in at.inputs else T
+    most = s.window if "in/window_weights" in context.inputs else T
     return sorted(each for each in {*CHUNKS, *near} if 1 <= each <= most)
 
 
-def _spans(at: Seen) -> Sequence[int]:
-    if "chunk_start" not in (at.s.c.reference, at.s.c.read):
+def _spans(context: DeepContext) -> Sequence[int]:
+    if "chunk_start" not in (context.settings.c.reference, context.settings.c.read):
         return ()
-    return [each * at.s.chunk for each in (1, 2, 3, 4)]
+    return [each * context.settings.chunk for each in (1, 2, 3, 4)]
 
 
-def _kinds(at: Seen) -> Sequence[Any]:
-    if "in/window_weights" in at.inputs or at.s.window == 1:
+def _kinds(context: DeepContext) -> Sequence[Any]:
+    if "in/window_weights" in context.inputs or context.settings.window == 1:
         return ()
     return (Ones(), Uniform(), *(Decay(base=base) for base in BASES))
 
 
-def _rates(at: Seen) -> Sequence[str]:
-    if "in/step_size" not in at.inputs:
+def _rates(context: DeepContext) -> Sequence[str]:
+    if "in/step_size" not in context.inputs:
         return ("none",)
     both = ("momentum", "memory", "both", "none")
-    return (*both, "split") if "in/step_size_memory" in at.inputs else both
+    return (*both, "split") if "in/step_size_memory" in context.inputs else both
 
 
-def _couplings(at: Seen) -> Sequence[str]:
-    k = at.inputs["in/k"]
-    fresh = not any(name.startswith("in/state/") for name in at.inputs)
+def _couplings(context: DeepContext) -> Sequence[str]:
+    k = context.inputs["in/k"]
+    fresh = not context.begins("in/state/")
     return ("per_sample", "batch_shared") if k.ndim > 2 and len(k) > 1 and fresh else ()
 
 
-def _where(condition: Callable[[Seen], bool], *values: Any) -> Callable[[Seen], Sequence[Any]]:
-    return lambda at: values if condition(at) else ()
+def _where(
+    condition: Callable[[DeepContext], bool], *values: Any
+) -> Callable[[DeepContext], Sequence[Any]]:
+    return lambda context: values if condition(context) else ()
 
 
-def _has_norms(at: Seen) -> bool:
-    return any(name.endswith(("gain", "bias")) for name in at.s.names)
+def _has_norms(context: DeepContext) -> bool:
+    return any(name.endswith(("gain", "bias")) for name in context.settings.names)
 
 
-def _norms_keys(at: Seen) -> bool:
-    return (at.s.c.q_norm, at.s.c.k_norm) != ("none", "none")
+def _norms_keys(context: DeepContext) -> bool:
+    return (context.settings.c.q_norm, context.settings.c.k_norm) != ("none", "none")
 
 
-def _has_vectors(at: Seen) -> bool:
-    return any(rank(name) < 2 for name in at.s.names)
+def _has_vectors(context: DeepContext) -> bool:
+    return any(rank(name) < 2 for name in context.settings.names)
 
 
-def _activates(at: Seen) -> bool:
-    f = at.s.function
-    return f.kind == "polynomial" or (f.kind == "mlp" and f.depth > 1)
+def _activates(context: DeepContext) -> bool:
+    f = context.settings.function
+    return bool(f.kind == "polynomial" or (f.kind == "mlp" and f.depth > 1))
 
 
-def _same_widths(at: Seen) -> bool:
-    return bool(at.inputs["in/k"].shape[-1] == at.inputs["in/v"].shape[-1])
+def _same_widths(context: DeepContext) -> bool:
+    return bool(context.inputs["in/k"].shape[-1] == context.inputs["in/v"].shape[-1])
 
 
-def _graded(at: Seen) -> bool:
-    return "in/y_bar" in at.inputs
+def _graded(context: DeepContext) -> bool:
+    return "in/y_bar" in context.inputs
 
 
 def _as_json(value: Any) -> Any:
-    """Settings as an object of JSON; numbers that another reading has put there as a list."""
-    if isinstance(value, tuple):
-        return [float(each) for each in value]
+    """Settings as an object of JSON."""
     return value.model_dump(mode="json", exclude_defaults=False)
 
 
@@ -177,13 +193,20 @@ def _whole(value: Any) -> Any:
     return {"function": _chosen(value.function), "objective": value.objective}
 
 
-def _newton_schulz(at: Seen) -> Sequence[Any]:
-    return ("none", at.s.c.newton_schulz if at.s.c.has_newton_schulz else NewtonSchulz())
+def _newton_schulz(context: DeepContext) -> Sequence[Any]:
+    return (
+        "none",
+        context.settings.c.newton_schulz
+        if context.settings.c.has_newton_schulz
+        else NewtonSchulz(),
+    )
 
 
 #: Every axis, those of the convention first.
-AXES: tuple[Axis, ...] = (
-    _convention("gate", _where(lambda at: "in/retain" in at.inputs, "retain", "forget", "none")),
+AXES: tuple[Setting, ...] = (
+    _convention(
+        "gate", _where(lambda context: "in/retain" in context.inputs, "retain", "forget", "none")
+    ),
     _convention("decay"),
     _convention("gradient_scale", _some(1.0, 2.0, 0.5, "2/d_out")),
     _convention("rate", _rates),
@@ -198,12 +221,13 @@ AXES: tuple[Axis, ...] = (
     _convention("k_norm"),
     _convention("norm_eps", _where(_norms_keys, *(each for each in EPS if each >= 1e-15))),
     _convention("norm_guard", _where(_norms_keys, "root", "add", "clamp")),
-    Axis(
+    Setting(
         "newton_schulz",
         _newton_schulz,
-        lambda s: s.c.newton_schulz,
-        lambda s, value: _put(s, "newton_schulz", value),
-        lambda value: ("newton_schulz", value if value == "none" else {}),
+        stated="newton_schulz",
+        get=lambda s: s.c.newton_schulz,
+        put=lambda s, value: _put(s, "newton_schulz", value),
+        said=lambda value: value if value == "none" else {},
     ),
     *map(_of_newton_schulz, NEWTON_SCHULZ),
     _field("chunk", _chunks),
@@ -218,18 +242,22 @@ AXES: tuple[Axis, ...] = (
     _field("fast", _some("matrices", "all", "mlp"), of="which"),
     _field("vectors", _where(_has_vectors, "frozen", "raw", "unit")),
     _field("clip", _some("none", "hard", "soft")),
-    _field("clip_norm", _where(lambda at: at.s.clip != "none", *BOUNDS)),
-    _field("adaptive", _where(lambda at: "in/step_size" in at.inputs, False, True)),
+    _field("clip_norm", _where(lambda context: context.settings.clip != "none", *BOUNDS)),
+    _field("adaptive", _where(lambda context: "in/step_size" in context.inputs, False, True)),
     _field("outer_gradient", _where(_graded, "full", "first_order", "straight_through", "none")),
     _field("unfinished", _some(False, True), of="flush", said={False: "wait", True: "flush"}.get),
     _field("memory_reset", _some("sequence", "batch", "never")),
     _field("momentum_reset", _some("sequence", "batch", "never")),
     _field("phase", _some(True, False), of="writes", said={False: "off", True: "both"}.get),
     _memory("activation", _where(_activates, "gelu", "gelu_tanh", "silu")),
-    _memory("gated", _where(lambda at: at.s.function.gated, True, False), without="W_value"),
+    _memory(
+        "gated",
+        _where(lambda context: context.settings.function.gated, True, False),
+        without="W_value",
+    ),
     _memory(
         "residual_norm",
-        _where(lambda at: at.s.function.residual_norm, True, False),
+        _where(lambda context: context.settings.function.residual_norm, True, False),
         without="norm/gain",
     ),
     _memory("with_input", _where(_same_widths, False, True)),

@@ -6,24 +6,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-from atlas_ref.oracle.deep.readings.reading import Seen
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.schedule import Begin, Read, Refresh, Write
+from atlas_ref.oracle.program.changes import without
 
 
-def writes(at: Seen) -> bool:
+def writes(context: DeepContext) -> bool:
     """Whether anything is written."""
-    return bool(at.plan.writes)
+    return bool(context.plan.writes)
 
 
-def several(at: Seen) -> bool:
+def several(context: DeepContext) -> bool:
     """Whether some write looks at several tokens."""
-    return any(len(each.rows) > 1 for each in at.plan.writes)
+    return any(len(each.rows) > 1 for each in context.plan.writes)
 
 
-def again(at: Seen) -> bool:
+def again(context: DeepContext) -> bool:
     """Whether a write sees the momentum of another one, or of a call before."""
-    before = any(name.startswith("in/state/momentum/") for name in at.inputs)
-    for event in at.plan.events:
+    before = context.begins("in/state/momentum/")
+    for event in context.plan.events:
         if isinstance(event, Begin) and event.momentum:
             before = False
         elif isinstance(event, Write):
@@ -33,96 +34,95 @@ def again(at: Seen) -> bool:
     return False
 
 
-def of_kind(kind: str) -> Callable[[Seen], bool]:
+def of_kind(kind: str) -> Callable[[DeepContext], bool]:
     """A memory function of a kind, which something is written to."""
-    return lambda at: at.s.function.kind == kind and writes(at)
+    return lambda context: context.settings.function.kind == kind and writes(context)
 
 
-def with_norm(at: Seen) -> bool:
+def with_norm(context: DeepContext) -> bool:
     """A layer norm inside the function."""
-    f = at.s.function
-    return (f.kind == "polynomial" or f.residual_norm) and writes(at)
+    f = context.settings.function
+    return (f.kind == "polynomial" or f.residual_norm) and writes(context)
 
 
-def activated(at: Seen) -> bool:
+def activated(context: DeepContext) -> bool:
     """An activation inside the function, behind a matrix that is written."""
-    f = at.s.function
-    inner = {"W_1", "W_in", "W_down"} & set(at.s.fast)
+    f = context.settings.function
+    inner = {"W_1", "W_in", "W_down"} & set(context.settings.fast)
     return (f.kind == "polynomial" or (f.kind == "mlp" and f.depth > 1)) and bool(inner)
 
 
-def squared(at: Seen) -> bool:
+def squared(context: DeepContext) -> bool:
     """Products of two entries."""
-    return at.s.function.kind == "polynomial" and at.s.function.degree == 2
+    f = context.settings.function
+    return bool(f.kind == "polynomial" and f.degree == 2)
 
 
-def holds(*names: str) -> Callable[[Seen], bool]:
+def holds(*names: str) -> Callable[[DeepContext], bool]:
     """A case that has tensors of these names, or that begin so."""
-    return lambda at: any(name.startswith(names) for name in at.inputs) and writes(at)
+    return lambda context: context.begins(*names) and writes(context)
 
 
-def both(*conditions: Callable[[Seen], bool]) -> Callable[[Seen], bool]:
+def both(*conditions: Callable[[DeepContext], bool]) -> Callable[[DeepContext], bool]:
     """All of some conditions."""
-    return lambda at: all(each(at) for each in conditions)
+    return lambda context: all(each(context) for each in conditions)
 
 
-def chunks(at: Seen) -> bool:
+def chunks(context: DeepContext) -> bool:
     """Chunks of several tokens."""
-    return at.s.chunk > 1 and writes(at)
+    return context.settings.chunk > 1 and writes(context)
 
 
-def tokens(at: Seen) -> bool:
+def tokens(context: DeepContext) -> bool:
     """Several tokens in the call."""
-    return at.tokens > 1 and writes(at)
+    return context.tokens > 1 and writes(context)
 
 
-def rows(at: Seen) -> bool:
+def rows(context: DeepContext) -> bool:
     """Several rows, each with a memory of its own or not."""
-    lead = at.inputs["in/k"].shape[:-2]
-    return bool(lead) and lead[0] > 1 and writes(at)
+    lead = context.inputs["in/k"].shape[:-2]
+    return bool(lead) and lead[0] > 1 and writes(context)
 
 
-def silent(at: Seen) -> bool:
+def silent(context: DeepContext) -> bool:
     """A silent token at which a write would be due."""
-    active = at.inputs.get("in/active")
-    if active is None or not at.s.writes:
+    active = context.inputs.get("in/active")
+    if active is None or not context.settings.writes:
         return False
-    every = at._replace(
-        case=at.case.replaced(inputs={n: x for n, x in at.inputs.items() if n != "in/active"})
-    )
-    return len(every.plan.writes) > len(at.plan.writes)
+    every = context._replace(inputs=without("in/active")(dict(context.inputs)))
+    return len(every.plan.writes) > len(context.plan.writes)
 
 
-def documents(at: Seen) -> bool:
+def documents(context: DeepContext) -> bool:
     """A document that starts behind the first token."""
-    reset = at.inputs.get("in/reset")
-    return reset is not None and bool(np.any(reset[1:])) and writes(at)
+    reset = context.inputs.get("in/reset")
+    return reset is not None and bool(np.any(reset[1:])) and writes(context)
 
 
-def later(at: Seen) -> bool:
+def later(context: DeepContext) -> bool:
     """A write behind the first start of a document."""
-    if not documents(at):
+    if not documents(context):
         return False
-    start = int(np.nonzero(at.inputs["in/reset"][1:])[0][0]) + 1
-    return any(each.token >= start for each in at.plan.writes)
+    start = int(np.nonzero(context.inputs["in/reset"][1:])[0][0]) + 1
+    return any(each.token >= start for each in context.plan.writes)
 
 
-def resumed(at: Seen) -> bool:
+def resumed(context: DeepContext) -> bool:
     """A reference from before that a write or a read looks at."""
-    frozen = at.s.c.reference != "running"
-    for event in at.plan.events:
+    frozen = context.settings.c.reference != "running"
+    for event in context.plan.events:
         if isinstance(event, Refresh):
             return False
         if (isinstance(event, Write) and frozen) or (
             isinstance(event, Read) and event.of == "reference"
         ):
-            return any(name.startswith("in/state/reference/") for name in at.inputs)
+            return context.begins("in/state/reference/")
     return False
 
 
-def first_weights_seen(at: Seen) -> bool:
+def first_weights_seen(context: DeepContext) -> bool:
     """Weights from before that stay for a write or a read, before a document begins anew."""
-    if not any(name.startswith("in/state/weights/") for name in at.inputs):
+    if not context.begins("in/state/weights/"):
         return False
-    first = at.plan.events[0]
+    first = context.plan.events[0]
     return not (isinstance(first, Begin) and first.memory)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function, norm_of
 from atlas_ref.oracle.deep.readings.conditions import (
     activated,
@@ -14,15 +15,16 @@ from atlas_ref.oracle.deep.readings.conditions import (
     squared,
     with_norm,
 )
-from atlas_ref.oracle.deep.readings.reading import Reading, Seen
+from atlas_ref.oracle.program.hook import by, within
+from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
 
 
-def values(name: str, change: Callable[..., Array]) -> dict[str, Callable[..., Array]]:
+def values(name: str, change: Callable[..., Array]) -> dict[str, Wrap]:
     """A change of one value of the function under keys and queries."""
     queries = "y" if name == "y" else f"read/{name}"
-    return {f"write/{name}": change, queries: change}
+    return dict.fromkeys((f"write/{name}", queries), within(change))
 
 
 def _rms(m: Function, x: Array) -> tuple[Array, Array]:
@@ -48,7 +50,7 @@ def _in_float32(m: Function, x: Array) -> tuple[Array, Array]:
     return ops.astype(n, x.dtype), ops.astype(r, x.dtype)
 
 
-def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
+def _without_norm(gain: Array, bias: Array, features: Array) -> Array:
     return features
 
 
@@ -92,9 +94,9 @@ def _upper(z: Array, g: Array, *, once: bool) -> Array:
     return (U @ ops.expand_dims(z, -1))[..., 0]
 
 
-def _of_entries(least: int) -> Callable[[Seen], bool]:
+def _of_entries(least: int) -> Callable[[DeepContext], bool]:
     """Products of at least so many entries."""
-    return lambda at: squared(at) and (at.s.function.key_width or 0) >= least
+    return lambda context: squared(context) and (context.settings.function.key_width or 0) >= least
 
 
 def _newest(m: Function, g: Array, x: Array) -> Array:
@@ -109,170 +111,172 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "activation left out",
         "there were no activation",
-        made_in=activated,
-        function={"share": lambda m, a: ops.ones_like(a)},
+        matters=activated,
+        ops={"function/share": by(lambda m, a: ops.ones_like(a))},
     ),
     Reading(
         "relu",
         "the activation were relu",
-        made_in=activated,
-        function={"share": _relu, "slope": _step},
+        matters=activated,
+        ops={"function/share": by(_relu), "function/slope": by(_step)},
     ),
     Reading(
         "quick gelu",
         "the activation were a sigmoid(1.702 a)",
-        made_in=activated,
-        function={"share": _quick, "slope": _slope_of_quick},
+        matters=activated,
+        ops={"function/share": by(_quick), "function/slope": by(_slope_of_quick)},
     ),
     Reading(
         "activation after the last matrix",
         "an activation came after the last matrix",
-        made_in=of_kind("mlp"),
+        matters=of_kind("mlp"),
         ops=values("o", lambda compute, W, s: _activated(compute(W, s))),
     ),
     Reading(
         "slope left out",
         "the derivative of the activation were 1",
-        made_in=activated,
-        function={"slope": lambda m, a, G: ops.ones_like(a)},
+        matters=activated,
+        ops={"function/slope": by(lambda m, a, G: ops.ones_like(a))},
     ),
     Reading(
         "slope without its second part",
         "the derivative of a G(a) were G(a)",
-        made_in=activated,
-        function={"slope": lambda m, a, G: G},
+        matters=activated,
+        ops={"function/slope": by(lambda m, a, G: G)},
     ),
     Reading(
         "norm without its mean",
         "layer norms did not subtract the mean",
-        made_in=with_norm,
-        function={"standardised": _rms},
+        matters=with_norm,
+        ops={"function/standardised": by(_rms)},
     ),
     Reading(
         "variance of n - 1",
         "layer norms divided by n - 1",
-        made_in=with_norm,
-        function={"standardised": _unbiased},
+        matters=with_norm,
+        ops={"function/standardised": by(_unbiased)},
     ),
     Reading(
         "eps outside the root",
         "layer norms added eps to the root",
-        made_in=with_norm,
-        function={"standardised": _outside},
+        matters=with_norm,
+        ops={"function/standardised": by(_outside)},
     ),
     Reading(
         "norm in float32",
         "layer norms were computed in float32",
-        made_in=lambda at: with_norm(at) and at.inputs["in/k"].dtype == np.float64,
+        matters=lambda context: with_norm(context) and context.inputs["in/k"].dtype == np.float64,
         narrow=True,
-        function={"standardised": _in_float32},
+        ops={"function/standardised": by(_in_float32)},
     ),
     Reading(
         "norm taken for a factor",
         "the backward of layer norms were a product with 1 / sqrt(var + eps)",
-        made_in=with_norm,
-        function={"standardised_back": lambda m, n, r, g: r * g},
+        matters=with_norm,
+        ops={"function/standardised_back": by(lambda m, n, r, g: r * g)},
     ),
     Reading(
         "norm without its projection",
         "the backward of layer norms left out n mean(g n)",
-        made_in=with_norm,
-        function={
-            "standardised_back": lambda m, n, r, g: r * (g - ops.mean(g, axis=-1, keepdims=True))
+        matters=with_norm,
+        ops={
+            "function/standardised_back": by(
+                lambda m, n, r, g: r * (g - ops.mean(g, axis=-1, keepdims=True))
+            )
         },
     ),
     Reading(
         "norm without the mean of g",
         "the backward of layer norms left out mean(g)",
-        made_in=with_norm,
-        function={
-            "standardised_back": lambda m, n, r, g: (
-                r * (g - n * ops.mean(g * n, axis=-1, keepdims=True))
+        matters=with_norm,
+        ops={
+            "function/standardised_back": by(
+                lambda m, n, r, g: r * (g - n * ops.mean(g * n, axis=-1, keepdims=True))
             )
         },
     ),
     Reading(
         "gain without the one",
         "the gain of the residual norm stood alone, not 1 + gain",
-        made_in=lambda at: at.s.function.residual_norm,
-        ops=values("y", lambda compute, n, gain, x: compute(n, gain - 1.0, x)),
+        matters=lambda context: context.settings.function.residual_norm,
+        ops=values("y", lambda compute, gain, n, x: compute(gain - 1.0, n, x)),
     ),
     Reading(
         "residual left out",
         "the residual norm did not add x",
-        made_in=lambda at: at.s.function.residual_norm,
-        ops=values("y", lambda compute, n, gain, x: compute(n, gain, ops.zeros_like(x))),
+        matters=lambda context: context.settings.function.residual_norm,
+        ops=values("y", lambda compute, gain, n, x: compute(gain, n, ops.zeros_like(x))),
     ),
     Reading(
         "read bias left out",
         "the last norm had no bias",
-        made_in=of_kind("polynomial"),
-        ops=values("y", lambda compute, e, gain, bias, *rest: compute(e, gain, 0.0 * bias, *rest)),
+        matters=of_kind("polynomial"),
+        ops=values("y", lambda compute, gain, bias, *rest: compute(gain, 0.0 * bias, *rest)),
     ),
     Reading(
         "read scale left out",
         "the result were not scaled",
-        made_in=of_kind("polynomial"),
+        matters=of_kind("polynomial"),
         ops=values(
             "y",
-            lambda compute, e, gain, bias, scale, x: compute(
-                e, gain, bias, ops.ones_like(scale), x
+            lambda compute, gain, bias, scale, *rest: compute(
+                gain, bias, ops.ones_like(scale), *rest
             ),
         ),
     ),
     Reading(
         "feature bias left out",
         "the norm of features had no bias",
-        made_in=of_kind("polynomial"),
-        ops=values("normed", lambda compute, f, gain, bias: compute(f, gain, 0.0 * bias)),
+        matters=of_kind("polynomial"),
+        ops=values("normed", lambda compute, gain, bias, f: compute(gain, 0.0 * bias, f)),
     ),
     Reading(
         "feature norm left out",
         "features were not normed",
-        made_in=of_kind("polynomial"),
+        matters=of_kind("polynomial"),
         ops=values("normed", lambda compute, *args: _without_norm(*args)),
     ),
     Reading(
         "gate and value exchanged",
         "the activation were of W_value m, the factor W_in m",
-        made_in=lambda at: at.s.function.gated,
+        matters=lambda context: context.settings.function.gated,
         ops=values("s", lambda compute, a, b: compute(b, a)),
     ),
     Reading(
         "pairs by columns",
         "products stood column by column",
-        made_in=_of_entries(3),
-        function={"pairs": _columns},
+        matters=_of_entries(3),
+        ops={"function/pairs": by(_columns)},
     ),
     Reading(
         "pairs twice",
         "products of different entries counted twice",
-        made_in=_of_entries(2),
-        function={"pairs": _twice},
+        matters=_of_entries(2),
+        ops={"function/pairs": by(_twice)},
     ),
     Reading(
         "pairs back to one factor",
         "the derivative of z_i z_j went to one factor",
-        made_in=lambda at: squared(at) and "W_down" in at.s.fast,
-        function={"pairs_back": lambda z, g: _upper(z, g, once=False)},
+        matters=lambda context: squared(context) and "W_down" in context.settings.fast,
+        ops={"function/pairs_back": by(lambda z, g: _upper(z, g, once=False))},
     ),
     Reading(
         "squares back once",
         "the derivative of z_i^2 were z_i",
-        made_in=lambda at: squared(at) and "W_down" in at.s.fast,
-        function={"pairs_back": lambda z, g: _upper(z, g, once=True)},
+        matters=lambda context: squared(context) and "W_down" in context.settings.fast,
+        ops={"function/pairs_back": by(lambda z, g: _upper(z, g, once=True))},
     ),
     Reading(
         "gradient of the newest token",
         "matrices had the gradient of the newest token alone",
-        made_in=several,
-        function={"outer": _newest},
+        matters=several,
+        ops={"function/outer": by(_newest)},
     ),
     Reading(
         "gradient averaged over tokens",
         "gradients of matrices were a mean over the tokens of a write",
-        made_in=lambda at: several(at) and at.s.reduction == "sum",
-        function={"outer": _average},
+        matters=lambda context: several(context) and context.settings.reduction == "sum",
+        ops={"function/outer": by(_average)},
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atlas_ref.oracle.deep.readings.reading import Seen
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.parts.biases import Bias
 from atlas_ref.parts.deep_momentum import DeepMomentum
@@ -65,12 +65,12 @@ OBJECTIVES: tuple[Any, ...] = ("l2", "dot", "ones")
 ACTIVATIONS: tuple[Any, ...] = ("gelu", "gelu_tanh", "silu")
 
 
-def biases(at: Seen) -> Sequence[Bias]:
+def biases(context: DeepContext) -> Sequence[Bias]:
     """Every kind and every open reading of it, with the numbers of the case where it has them."""
-    own = at.s.bias
+    own = context.settings.bias
     return [
-        *(each for each in BIASES if each.kind != "kl" or at.s.c.value_sign == "minus"),
-        *_numbers(own, given="in/threshold" in at.inputs),
+        *(each for each in BIASES if each.kind != "kl" or context.settings.c.value_sign == "minus"),
+        *_numbers(own, given="in/threshold" in context.inputs),
     ]
 
 
@@ -96,23 +96,23 @@ def _numbers(own: Bias, *, given: bool) -> list[Bias]:
     return changed
 
 
-def retentions(at: Seen) -> Sequence[Retention]:
+def retentions(context: DeepContext) -> Sequence[Retention]:
     """Every kind and every open reading of it, and those of the case's own with other numbers."""
-    own = at.s.retention
-    every = [each for each in RETENTIONS if not each.positive or _has_logarithms(at)]
+    own = context.settings.retention
+    every = [each for each in RETENTIONS if not each.positive or _has_logarithms(context)]
     fields = own.model_dump()
     for name, values in RETAINED.items():
         if own.kind in READ_BY[name]:
             every += [Retention(**fields | {name: value}) for value in values]
-    c = at.s.c
+    c = context.settings.c
     if own.kind == "kl" and c.reference == "chunk_start" and c.read != "chunk_start":
         every += [own.replaced(lag=each) for each in (False, True)]
-    return every if any(rank(name) == 2 for name in at.s.fast) else ()
+    return every if any(rank(name) == 2 for name in context.settings.fast) else ()
 
 
-def momenta(at: Seen) -> Sequence[DeepMomentum]:
+def momenta(context: DeepContext) -> Sequence[DeepMomentum]:
     """The network of a case under every objective, and with other activations (DEEP-38)."""
-    own = at.s.deep_momentum
+    own = context.settings.deep_momentum
     if own is None:
         return ()
     every = [own.replaced(objective=each) for each in OBJECTIVES]
@@ -122,8 +122,15 @@ def momenta(at: Seen) -> Sequence[DeepMomentum]:
     return every
 
 
-def _has_logarithms(at: Seen) -> bool:
+def _has_logarithms(context: DeepContext) -> bool:
     """Whether no weight of a matrix that is written is below 0."""
     prefixes = ("in/memory/", "in/state/weights/", "in/state/reference/")
-    names = [f"{prefix}{name}" for prefix in prefixes for name in at.s.fast if rank(name) == 2]
-    return all(bool((at.inputs[name] >= 0.0).all()) for name in names if name in at.inputs)
+    names = [
+        f"{prefix}{name}"
+        for prefix in prefixes
+        for name in context.settings.fast
+        if rank(name) == 2
+    ]
+    return all(
+        bool((context.inputs[name] >= 0.0).all()) for name in names if name in context.inputs
+    )

@@ -9,29 +9,36 @@ from collections.abc import Callable
 from typing import Any
 
 from atlas_ref.oracle.deep import biases
-from atlas_ref.oracle.deep.biases import Parts, Touch
+from atlas_ref.oracle.deep.biases import Part, Touch
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import fixed_inputs, full
 from atlas_ref.oracle.deep.readings.conditions import both, holds, several, tokens, writes
-from atlas_ref.oracle.deep.readings.reading import Inputs, Reading, Seen, with_parts
-from atlas_ref.oracle.deep.readings.tokens import changed, ignored, late
+from atlas_ref.oracle.deep.readings.tokens import ignored, late_gate, of_settings
 from atlas_ref.oracle.deep.settings import Settings
+from atlas_ref.oracle.program.changes import Inputs, changed
+from atlas_ref.oracle.program.hook import behind, by
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
 
 
-def _loss(*kinds: str) -> Callable[[Seen], bool]:
+def _loss(*kinds: str) -> Callable[[DeepContext], bool]:
     """A bias of these kinds, of which something is written."""
-    return lambda at: at.s.bias.kind in kinds and writes(at)
+    return lambda context: context.settings.bias.kind in kinds and writes(context)
 
 
-def _of_norm(at: Seen) -> bool:
+def _of_norm(context: DeepContext) -> bool:
     """A threshold of the norm of an error."""
-    return at.s.bias.kind == "huber" and at.s.bias.form != "coordinate" and writes(at)
+    return (
+        context.settings.bias.kind == "huber"
+        and context.settings.bias.form != "coordinate"
+        and writes(context)
+    )
 
 
-def _smooth(at: Seen) -> bool:
+def _smooth(context: DeepContext) -> bool:
     """A sign of entries with a derivative."""
-    return bool(at.s.bias.smooths) and at.s.bias.smoothing != "none"
+    return bool(context.settings.bias.smooths) and context.settings.bias.smoothing != "none"
 
 
 def _modulus(bias: Any, e: Array) -> Array:
@@ -39,12 +46,12 @@ def _modulus(bias: Any, e: Array) -> Array:
     return ops.where(ops.equal(e, 0.0), 0.0, size) if bias.smoothing == "none" else size
 
 
-def _higher(bias: Any, touch: Touch, e: Array, parts: Parts) -> Array:
-    return biases.of_power(bias, touch, e, parts) * _modulus(bias, e)
+def _higher(bias: Any, touch: Touch, e: Array, part: Part) -> Array:
+    return biases.of_power(bias, touch, e, part) * _modulus(bias, e)
 
 
-def _without_power(bias: Any, touch: Touch, e: Array, parts: Parts) -> Array:
-    return biases.of_power(bias, touch, e, parts) / bias.power
+def _without_power(bias: Any, touch: Touch, e: Array, part: Part) -> Array:
+    return biases.of_power(bias, touch, e, part) / bias.power
 
 
 def _of_square(e: Array, length: Array | None, d: Any) -> Array:
@@ -62,15 +69,11 @@ def _exchanged(e: Array, length: Array | None, d: Any) -> Array:
     return ~biases.beyond(e, length, d)
 
 
-def _held_sign(bias: Any, touch: Touch, e: Array) -> Array:
-    return ops.stop_gradient(biases.sign(bias, touch, e))
-
-
-def _last_threshold(inputs: Inputs, s: Settings) -> Inputs:
+def _last_threshold(inputs: Inputs, settings: Settings) -> Inputs:
     """The threshold of a chunk's last token at every token of the chunk."""
     own = inputs["in/threshold"]
     count = own.shape[-1]
-    lasts = [min(count - 1, t - t % s.chunk + s.chunk - 1) for t in range(count)]
+    lasts = [min(count - 1, t - t % settings.chunk + settings.chunk - 1) for t in range(count)]
     return {**inputs, "in/threshold": ops.stack([own[..., t] for t in lasts], axis=-1)}
 
 
@@ -78,90 +81,94 @@ LOSSES: tuple[Reading, ...] = (
     Reading(
         "power of the error not lowered",
         "the slope of |e|^p had the power p in place of p - 1",
-        made_in=_loss("lp"),
-        settings=with_parts(power=_higher),
+        matters=_loss("lp"),
+        ops={"bias/power": by(_higher)},
     ),
     Reading(
         "power left out of the slope",
         "the slope of |e|^p had no factor p",
-        made_in=_loss("lp"),
-        settings=with_parts(power=_without_power),
+        matters=_loss("lp"),
+        ops={"bias/power": by(_without_power)},
     ),
     Reading(
         "threshold left out of the slope",
         "the slope beyond the threshold were not multiplied by it",
-        made_in=_loss("huber"),
-        settings=with_parts(line=lambda direction, d: direction),
+        matters=_loss("huber"),
+        ops={"bias/line": by(lambda direction, d: direction)},
     ),
     Reading(
         "branches of the threshold exchanged",
         "the parabola stood beyond the threshold and the line within it",
-        made_in=_loss("huber"),
-        settings=with_parts(far=_exchanged),
+        matters=_loss("huber"),
+        ops={"bias/far": by(_exchanged)},
     ),
     Reading(
         "threshold of the squared norm",
         "the squared norm of an error were held against the threshold",
-        made_in=_of_norm,
-        settings=with_parts(far=_of_square),
+        matters=_of_norm,
+        ops={"bias/far": by(_of_square)},
     ),
     Reading(
         "threshold of the largest entry",
         "the largest entry of an error were held against the threshold of its norm",
-        made_in=_of_norm,
-        settings=with_parts(far=_of_largest),
+        matters=_of_norm,
+        ops={"bias/far": by(_of_largest)},
     ),
     Reading(
         "threshold ignored",
         "tokens brought no threshold",
-        made_in=holds("in/threshold"),
+        matters=holds("in/threshold"),
         inputs=ignored("in/threshold", "in/state/thresholds"),
     ),
     Reading(
         "threshold of the token before",
         "thresholds were one token late",
-        made_in=both(holds("in/threshold"), tokens),
-        inputs=changed("in/threshold", late(-1)),
+        matters=both(holds("in/threshold"), tokens),
+        inputs=changed("in/threshold", late_gate),
     ),
     Reading(
         "threshold of the last token",
         "all tokens of a chunk had the threshold of its last",
-        made_in=both(holds("in/threshold"), several),
-        inputs=_last_threshold,
+        matters=both(holds("in/threshold"), several),
+        around=of_settings(_last_threshold),
     ),
     Reading(
         "thresholds from before ignored",
         "tokens from before had the threshold of the settings",
-        made_in=lambda at: (
-            "in/state/thresholds" in at.inputs
-            and any(row < 0 for each in at.plan.writes for row in each.rows)
+        matters=lambda context: (
+            "in/state/thresholds" in context.inputs
+            and any(row < 0 for each in context.plan.writes for row in each.rows)
         ),
         inputs=ignored("in/state/thresholds"),
     ),
     Reading(
         "prediction without its softmax",
         "predictions were held against shares as they are",
-        made_in=_loss("kl"),
-        settings=with_parts(share=lambda touch, y: y),
+        matters=_loss("kl"),
+        ops={"bias/share": by(lambda touch, y: y)},
     ),
     Reading(
         "sign of the error held fixed",
         "the smooth sign of an error were a constant",
-        made_in=lambda at: full(at) and _loss("l1", "lp", "huber")(at) and _smooth(at),
+        matters=lambda context: (
+            full(context) and _loss("l1", "lp", "huber")(context) and _smooth(context)
+        ),
         grad=True,
-        settings=with_parts(sign=_held_sign),
+        ops={"bias/sign": behind(ops.stop_gradient)},
     ),
     Reading(
         "norm of the error held fixed",
         "the norm by which an error is divided were a constant",
-        made_in=lambda at: full(at) and _of_norm(at) and at.s.bias.form == "norm",
+        matters=lambda context: (
+            full(context) and _of_norm(context) and context.settings.bias.form == "norm"
+        ),
         grad=True,
-        settings=with_parts(length=ops.stop_gradient),
+        ops={"bias/length": behind(ops.stop_gradient)},
     ),
     Reading(
         "threshold held fixed",
         "thresholds had no gradient",
-        made_in=both(full, holds("in/threshold")),
+        matters=both(full, holds("in/threshold")),
         grad=True,
         inputs=fixed_inputs("in/threshold"),
     ),

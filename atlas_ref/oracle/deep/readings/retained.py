@@ -9,25 +9,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from atlas_ref.oracle.deep import retentions
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import full
 from atlas_ref.oracle.deep.readings.conditions import again, both, writes
-from atlas_ref.oracle.deep.readings.reading import Reading, Seen, with_parts
+from atlas_ref.oracle.deep.readings.events import events_by
 from atlas_ref.oracle.deep.retentions import Touch
 from atlas_ref.oracle.deep.schedule import Event, Plan, Refresh, Write
 from atlas_ref.oracle.deep.settings import rank
+from atlas_ref.oracle.program.hook import by
+from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
 
 Weights = Mapping[str, Array]
 
 
-def _keeps(*kinds: str) -> Callable[[Seen], bool]:
+def _keeps(*kinds: str) -> Callable[[DeepContext], bool]:
     """A retention of these kinds of some matrix that is written."""
-    return lambda at: at.s.retention.kind in kinds and _matrices(at) > 0 and writes(at)
+    return lambda context: (
+        context.settings.retention.kind in kinds and _matrices(context) > 0 and writes(context)
+    )
 
 
-def _matrices(at: Seen) -> int:
-    return sum(rank(name) == 2 for name in at.s.fast)
+def _matrices(context: DeepContext) -> int:
+    return sum(rank(name) == 2 for name in context.settings.fast)
 
 
 def _as_moved(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
@@ -36,6 +41,11 @@ def _as_moved(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
 
 def _as_they_are(kind: Any, touch: Touch, weights: Weights) -> dict[str, Array]:
     return dict(weights)
+
+
+def _of_kind(kind: str, compute: Callable[..., Any]) -> Wrap:
+    """Another function for a retention of this kind."""
+    return lambda op, own, *each: op.by(compute if own.kind == kind else op.compute, own, *each)
 
 
 def _of_matrices(
@@ -90,10 +100,10 @@ def _revived(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return retentions.after(kind, touch, ops.ones_like(W), moved)
 
 
-def _has_empty(at: Seen) -> bool:
+def _has_empty(context: DeepContext) -> bool:
     """Weights of 0 among first ones."""
-    names = [name for name in at.s.fast if rank(name) == 2]
-    return any((at.inputs[f"in/memory/{name}"] == 0.0).any() for name in names)
+    names = [name for name in context.settings.fast if rank(name) == 2]
+    return any((context.inputs[f"in/memory/{name}"] == 0.0).any() for name in names)
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -110,16 +120,16 @@ def _by_held(kind: Any, touch: Touch, A: Array) -> Array:
 # -- lag tokens ------------------------------------------------------------------------------------
 
 
-def _lags(at: Seen) -> bool:
+def _lags(context: DeepContext) -> bool:
     """Spans with a lag token and other writes."""
-    return at.s.retention.lag and any(not each.first for each in at.plan.writes)
+    return context.settings.retention.lag and any(not each.first for each in context.plan.writes)
 
 
-def _places(at: Seen) -> list[int]:
+def _places(context: DeepContext) -> list[int]:
     """Tokens of the document up to each token of the call, with it."""
-    reset = at.inputs.get("in/reset")
-    position, places = int(at.inputs.get("in/state/position", 0)), []
-    for t in range(at.tokens):
+    reset = context.inputs.get("in/reset")
+    position, places = int(context.inputs.get("in/state/position", 0)), []
+    for t in range(context.tokens):
         position = 1 if reset is not None and reset[t] else position + 1
         places.append(position)
     return places
@@ -135,18 +145,18 @@ def _without_refresh(plan: Plan) -> list[Event]:
     ]
 
 
-def _not_refreshed(plan: Plan, at: Seen) -> Plan:
+def _not_refreshed(plan: Plan, context: DeepContext) -> Plan:
     return plan._replace(events=tuple(_without_refresh(plan)))
 
 
-def _lag_at_end(plan: Plan, at: Seen) -> Plan:
+def _lag_at_end(plan: Plan, context: DeepContext) -> Plan:
     """The last write of each span in the place of the first."""
-    places, moved = _places(at), list[Event]()
+    places, moved = _places(context), list[Event]()
     for event in _without_refresh(plan):
         if not isinstance(event, Write):
             moved.append(event)
             continue
-        last = places[event.token] % at.s.span == 0
+        last = places[event.token] % context.settings.span == 0
         moved += [event._replace(first=last), *([Refresh()] if last else [])]
     return plan._replace(events=tuple(moved))
 
@@ -155,105 +165,107 @@ RETAINED: tuple[Reading, ...] = (
     Reading(
         "soft threshold before the decay",
         "weights lost the threshold before their decay and step, not behind them",
-        made_in=both(_keeps("elastic_net"), again),
-        settings=with_parts(before=_soft, after=_as_moved),
+        matters=both(_keeps("elastic_net"), again),
+        ops={"retention/before": by(_soft), "retention/after": by(_as_moved)},
     ),
     Reading(
         "hard threshold",
         "entries above the threshold stayed as they are",
-        made_in=_keeps("elastic_net", "ftrl"),
-        settings=lambda s: with_parts(
-            **({"after": _hard_after} if s.retention.kind == "elastic_net" else {}),
-            **({"seen": _of_matrices(_hard_seen)} if s.retention.kind == "ftrl" else {}),
-        )(s),
+        matters=_keeps("elastic_net", "ftrl"),
+        ops={
+            "retention/after": _of_kind("elastic_net", _hard_after),
+            "retention/seen": _of_kind("ftrl", _of_matrices(_hard_seen)),
+        },
     ),
     Reading(
         "threshold carried by writes",
         "writes carried on what the threshold left",
-        made_in=both(_keeps("ftrl"), again),
-        settings=with_parts(after=_soft_after, seen=_as_they_are),
+        matters=both(_keeps("ftrl"), again),
+        ops={"retention/after": by(_soft_after), "retention/seen": by(_as_they_are)},
     ),
     Reading(
         "projection at the reads alone",
         "writes carried on and looked at weights beside the sphere",
-        made_in=both(_keeps("sphere"), again),
-        settings=with_parts(
-            after=_as_moved,
-            read=_of_matrices(lambda kind, touch, A: retentions.on_sphere(kind, touch, A)),
-        ),
+        matters=both(_keeps("sphere"), again),
+        ops={
+            "retention/after": by(_as_moved),
+            "retention/read": by(_of_matrices(retentions.on_sphere)),
+        },
     ),
     Reading(
         "projection before the step",
         "a write projected the weights before it, not those behind it",
-        made_in=_keeps("sphere"),
-        settings=with_parts(before=retentions.on_sphere, after=_as_moved),
+        matters=_keeps("sphere"),
+        ops={"retention/before": by(retentions.on_sphere), "retention/after": by(_as_moved)},
     ),
     Reading(
         "squared norm of the sphere",
         "weights were divided by their squared norm",
-        made_in=_keeps("sphere"),
-        settings=with_parts(after=_by_square),
+        matters=_keeps("sphere"),
+        ops={"retention/after": by(_by_square)},
     ),
     Reading(
         "softmax without its sum",
         "powers of weights were not divided by their sum",
-        made_in=_keeps("kl"),
-        settings=with_parts(after=_powers),
+        matters=_keeps("kl"),
+        ops={"retention/after": by(_powers)},
     ),
     Reading(
         "weights without their logarithm",
         "a softmax had the weights in place of their logarithms",
-        made_in=_keeps("kl"),
-        settings=with_parts(before=lambda kind, touch, W: W),
+        matters=_keeps("kl"),
+        ops={"retention/before": by(lambda kind, touch, W: W)},
     ),
     Reading(
         "weights of 0 come back",
         "weights of 0 had a share of the softmax",
-        made_in=lambda at: _keeps("kl")(at) and _has_empty(at),
-        settings=with_parts(after=_revived),
+        matters=lambda context: _keeps("kl")(context) and _has_empty(context),
+        ops={"retention/after": by(_revived)},
     ),
     Reading(
         "reads without the link",
         "reads saw what the writes carry on",
-        made_in=_keeps("ftrl", "lq"),
-        settings=with_parts(read=_as_they_are),
+        matters=_keeps("ftrl", "lq"),
+        ops={"retention/read": by(_as_they_are)},
     ),
     Reading(
         "gradients without the link",
         "gradients of writes were taken at what the writes carry on",
-        made_in=_keeps("ftrl", "lq"),
-        settings=with_parts(seen=_as_they_are, read=retentions.seen),
+        matters=_keeps("ftrl", "lq"),
+        ops={"retention/seen": by(_as_they_are), "retention/read": by(retentions.seen)},
     ),
     Reading(
         "norm of the link without its root",
         "the link had the sum of powers in place of the norm",
-        made_in=lambda at: _keeps("lq")(at) and at.s.retention.power != 2.0,
-        settings=with_parts(seen=_of_matrices(_by_sum)),
+        matters=lambda context: _keeps("lq")(context) and context.settings.retention.power != 2.0,
+        ops={"retention/seen": by(_of_matrices(_by_sum))},
     ),
     Reading(
         "lag token at the end of its span",
         "the last write of a span had the logarithms and refreshed the reference",
-        made_in=_lags,
-        events=_lag_at_end,
+        matters=_lags,
+        ops=events_by(_lag_at_end),
     ),
     Reading(
         "reference before the lag token",
         "the reference were not refreshed behind the first write of a span",
-        made_in=_lags,
-        events=_not_refreshed,
+        matters=_lags,
+        ops=events_by(_not_refreshed),
     ),
     Reading(
         "norm of the sphere held fixed",
         "the norm by which weights are divided were a constant",
-        made_in=lambda at: full(at) and _keeps("sphere")(at),
+        matters=lambda context: full(context) and _keeps("sphere")(context),
         grad=True,
-        settings=with_parts(after=_by_constant),
+        ops={"retention/after": by(_by_constant)},
     ),
     Reading(
         "norm of the link held fixed",
         "the norm of a link were a constant",
-        made_in=lambda at: full(at) and _keeps("lq")(at) and at.s.retention.power != 2.0,
+        matters=lambda context: (
+            full(context) and _keeps("lq")(context) and context.settings.retention.power != 2.0
+        ),
         grad=True,
-        settings=with_parts(seen=_of_matrices(_by_held)),
+        ops={"retention/seen": by(_of_matrices(_by_held))},
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from atlas_ref.oracle.deep.readings.conditions import (
     again,
@@ -14,69 +15,65 @@ from atlas_ref.oracle.deep.readings.conditions import (
     tokens,
     writes,
 )
-from atlas_ref.oracle.deep.readings.reading import Inputs, Reading
 from atlas_ref.oracle.deep.settings import Settings
+from atlas_ref.oracle.program.changes import Change, Inputs, changed, late
+from atlas_ref.oracle.program.hook import Op
+from atlas_ref.oracle.program.reading import Around, Reading
 from atlas_ref.types import Array
 from tape import ops
 
 
-def without(inputs: Inputs, *beginnings: str) -> Inputs:
-    """Tensors whose names begin otherwise."""
-    return {name: x for name, x in inputs.items() if not name.startswith(beginnings)}
-
-
-def ignored(*beginnings: str) -> Callable[[Inputs, Settings], Inputs]:
+def ignored(*beginnings: str) -> Change:
     """A case without tensors whose names begin so."""
-    return lambda inputs, s: without(inputs, *beginnings)
+    return lambda inputs: {n: x for n, x in inputs.items() if not n.startswith(beginnings)}
+
+
+def of_settings(change: Callable[[Inputs, Settings], Inputs]) -> Around:
+    """Inputs that are changed by the settings of the case."""
+    return lambda compute, context, inputs: compute(change(inputs, context.settings))
 
 
 def _first_row(x: Array) -> Array:
     return ops.concatenate([x[:1]] * x.shape[0], axis=0)
 
 
-def of_first_row(*beginnings: str) -> Callable[[Inputs, Settings], Inputs]:
+def of_first_row(*beginnings: str) -> Change:
     """A case whose rows all have the first row's part of some tensors."""
-    return lambda inputs, s: {
+    return lambda inputs: {
         name: _first_row(x) if name.startswith(beginnings) else x for name, x in inputs.items()
     }
 
 
-def changed(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs, Settings], Inputs]:
-    """A case with another value of a tensor."""
-    return lambda inputs, s: {**inputs, name: change(inputs[name])}
+def late_gate(x: Array) -> Array:
+    """Numbers of tokens one token late, the first twice."""
+    return late(x, -1)
 
 
-def late(axis: int) -> Callable[[Array], Array]:
-    """Entries one token late, the first twice."""
-
-    def change(x: Array) -> Array:
-        behind = (slice(None),) * (-axis - 1)
-        first, rest = x[(..., slice(0, 1), *behind)], x[(..., slice(0, -1), *behind)]
-        return ops.concatenate([first, rest], axis=axis)
-
-    return change
+def late_row(x: Array) -> Array:
+    """Rows of tokens one token late, the first twice."""
+    return late(x, -2)
 
 
 def _early(x: Array) -> Array:
     return ops.concatenate([x[..., 1:, :], ops.zeros_like(x[..., :1, :])], axis=-2)
 
 
-def _renamed(name: str, source: str) -> Callable[[Inputs, Settings], Inputs]:
-    return lambda inputs, s: {**inputs, name: inputs[source]}
+def _renamed(name: str, source: str) -> Change:
+    return lambda inputs: {**inputs, name: inputs[source]}
 
 
-def _over_chunk(name: str, how: str) -> Callable[[Inputs, Settings], Inputs]:
+def _over_chunk(name: str, how: str) -> Around:
     """A gate over the tokens of the chunk that ends at each token: their product, sum or mean."""
 
-    def change(inputs: Inputs, s: Settings) -> Inputs:
+    def change(inputs: Inputs, settings: Settings) -> Inputs:
         gate = inputs[name]
-        parts = [_shifted(gate, lag) for lag in range(min(s.chunk, gate.shape[-1]))]
+        parts = [_shifted(gate, lag) for lag in range(min(settings.chunk, gate.shape[-1]))]
         total = parts[0]
         for each in parts[1:]:
             total = total * each if how == "product" else total + each
         return {**inputs, name: total / len(parts) if how == "mean" else total}
 
-    return change
+    return of_settings(change)
 
 
 def _shifted(gate: Array, lag: int) -> Array:
@@ -87,42 +84,43 @@ def _shifted(gate: Array, lag: int) -> Array:
     return ops.concatenate([*first, gate[..., : gate.shape[-1] - lag]], axis=-1)
 
 
-def _reversed_weights(s: Settings) -> Settings:
-    return s._replace(kind=tuple(reversed(s.by_lag)))
+def _from_oldest(op: Op, count: int) -> Any:
+    """The first lags of a window that runs from its oldest token."""
+    return op(op.context.settings.window)[::-1][:count]
 
 
 TOKENS: tuple[Reading, ...] = (
     Reading(
         "values one token early",
         "keys had the values of the next token",
-        made_in=tokens,
+        matters=tokens,
         inputs=changed("in/v", _early),
     ),
     Reading(
         "keys one token late",
         "values had the keys of the token before",
-        made_in=tokens,
-        inputs=changed("in/k", late(-2)),
+        matters=tokens,
+        inputs=changed("in/k", late_row),
     ),
     Reading(
         "query one token late",
         "tokens read with the query before",
-        made_in=lambda at: at.tokens > 1,
-        inputs=changed("in/q", late(-2)),
+        matters=lambda context: context.tokens > 1,
+        inputs=changed("in/q", late_row),
     ),
     Reading("key read", "tokens read with their keys", inputs=_renamed("in/q", "in/k")),
     Reading(
         "query written",
         "queries were written in place of keys",
-        made_in=writes,
+        matters=writes,
         inputs=_renamed("in/k", "in/q"),
     ),
     *(
         Reading(
             f"{name} of the token before",
             f"{name} gates were one token late",
-            made_in=both(holds(f"in/{name}"), tokens, again if name == "momentum" else writes),
-            inputs=changed(f"in/{name}", late(-1)),
+            matters=both(holds(f"in/{name}"), tokens, again if name == "momentum" else writes),
+            inputs=changed(f"in/{name}", late_gate),
         )
         for name in ("retain", "momentum", "step_size", "window_gate")
     ),
@@ -130,7 +128,7 @@ TOKENS: tuple[Reading, ...] = (
         Reading(
             f"{name} of the first row",
             f"all rows had the {name} gates of the first",
-            made_in=both(holds(f"in/{name}"), rows, again if name == "momentum" else writes),
+            matters=both(holds(f"in/{name}"), rows, again if name == "momentum" else writes),
             inputs=of_first_row(f"in/{name}"),
         )
         for name in ("retain", "momentum", "step_size")
@@ -138,59 +136,61 @@ TOKENS: tuple[Reading, ...] = (
     Reading(
         "momentum for retain",
         "the momentum gate multiplied the weights",
-        made_in=both(holds("in/retain"), holds("in/momentum")),
+        matters=both(holds("in/retain"), holds("in/momentum")),
         inputs=_renamed("in/retain", "in/momentum"),
     ),
     Reading(
         "retain for momentum",
         "the retain gate multiplied the momentum",
-        made_in=lambda at: both(holds("in/retain"), holds("in/momentum"))(at) and again(at),
+        matters=lambda context: (
+            both(holds("in/retain"), holds("in/momentum"))(context) and again(context)
+        ),
         inputs=_renamed("in/momentum", "in/retain"),
     ),
     Reading(
         "retain of every token",
         "weights decayed by the product of the retain gates of a chunk",
-        made_in=both(holds("in/retain"), chunks),
-        inputs=_over_chunk("in/retain", "product"),
+        matters=both(holds("in/retain"), chunks),
+        around=_over_chunk("in/retain", "product"),
     ),
     Reading(
         "steps of every token",
         "a write had the sum of the step sizes of its chunk",
-        made_in=both(holds("in/step_size"), chunks),
-        inputs=_over_chunk("in/step_size", "sum"),
+        matters=both(holds("in/step_size"), chunks),
+        around=_over_chunk("in/step_size", "sum"),
     ),
     Reading(
         "momentum averaged over a chunk",
         "a write had the mean momentum gate of its chunk",
-        made_in=both(holds("in/momentum"), chunks, again),
-        inputs=_over_chunk("in/momentum", "mean"),
+        matters=both(holds("in/momentum"), chunks, again),
+        around=_over_chunk("in/momentum", "mean"),
     ),
     Reading(
         "window weights of the token before",
         "a write had the window weights of the token before",
-        made_in=both(holds("in/window_weights"), tokens),
-        inputs=changed("in/window_weights", late(-2)),
+        matters=both(holds("in/window_weights"), tokens),
+        inputs=changed("in/window_weights", late_row),
     ),
     Reading(
         "window weights reversed",
         "weights by lag ran from the oldest token",
-        made_in=lambda at: (
-            several(at)
-            and "in/window_weights" not in at.inputs
-            and at.s.by_lag != at.s.by_lag[::-1]
+        matters=lambda context: (
+            several(context)
+            and "in/window_weights" not in context.inputs
+            and context.settings.by_lag != context.settings.by_lag[::-1]
         ),
-        settings=_reversed_weights,
+        ops={"lags": _from_oldest},
     ),
     Reading(
         "given window weights reversed",
         "given weights by lag ran from the oldest token",
-        made_in=both(holds("in/window_weights"), several),
+        matters=both(holds("in/window_weights"), several),
         inputs=changed("in/window_weights", lambda x: ops.flip(x, -1)),
     ),
     Reading(
         "window_gate ignored",
         "tokens brought no weight",
-        made_in=holds("in/window_gate"),
+        matters=holds("in/window_gate"),
         inputs=ignored("in/window_gate", "in/state/token_gates"),
     ),
 )

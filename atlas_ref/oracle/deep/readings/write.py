@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.conditions import again, both, holds, writes
-from atlas_ref.oracle.deep.readings.reading import Reading, Seen
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.deep.steps import factor, root, square
 from atlas_ref.oracle.family.arithmetic import PLAIN
+from atlas_ref.oracle.program.hook import within
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
 
@@ -24,13 +26,13 @@ VECTORS = (
 LARGE = 2.0**20
 
 
-def _square(name: str, at: Seen) -> bool:
-    shape = at.inputs[f"in/memory/{name}"].shape
+def _square(name: str, context: DeepContext) -> bool:
+    shape = context.inputs[f"in/memory/{name}"].shape
     return rank(name) == 2 and shape[-1] == shape[-2] and shape[-1] > 1
 
 
-def _has_square(at: Seen) -> bool:
-    return any(_square(name, at) for name in at.s.fast)
+def _has_square(context: DeepContext) -> bool:
+    return any(_square(name, context) for name in context.settings.fast)
 
 
 def _transposed(x: Array) -> Array:
@@ -38,22 +40,22 @@ def _transposed(x: Array) -> Array:
     return x.swapaxes(-1, -2) if len(shape) > 1 and shape[-1] == shape[-2] else x
 
 
-def _own_norm(compute: Any, g: Array, size: Array) -> Array:
+def _own_norm(compute: Any, size: Array, g: Array) -> Array:
     axes = len(g.shape) - len(size.shape)
-    return compute(g, root(square(PLAIN, g, axes)))
+    return compute(root(square(PLAIN, g, axes)), g)
 
 
-def _clipped(kind: str) -> Callable[[Seen], bool]:
-    return lambda at: at.s.clip == kind and writes(at)
+def _clipped(kind: str) -> Callable[[DeepContext], bool]:
+    return lambda context: context.settings.clip == kind and writes(context)
 
 
-def _adapts(at: Seen) -> bool:
-    return at.s.adaptive and at.s.c.rate != "none" and writes(at)
+def _adapts(context: DeepContext) -> bool:
+    return context.settings.adaptive and context.settings.c.rate != "none" and writes(context)
 
 
-def _rows_of_heads(at: Seen) -> bool:
-    lead = at.inputs["in/k"].shape[:-2]
-    return not at.s.shared and bool(lead) and lead[0] > 1 and writes(at)
+def _rows_of_heads(context: DeepContext) -> bool:
+    lead = context.inputs["in/k"].shape[:-2]
+    return not context.settings.shared and bool(lead) and lead[0] > 1 and writes(context)
 
 
 def _with_axes(r: Any, x: Array) -> Any:
@@ -64,166 +66,184 @@ WRITE: tuple[Reading, ...] = (
     Reading(
         "residual divided by d_out",
         "residuals were divided by d_out",
-        made_in=writes,
-        ops={"residual": lambda compute, y, v: compute(y, v) / v.shape[-1]},
+        matters=writes,
+        ops={"residual": within(lambda compute, y, v: compute(y, v) / v.shape[-1])},
     ),
     Reading(
         "residual clipped",
         "residuals were clipped to [-1, 1]",
-        made_in=writes,
-        ops={"residual": lambda compute, y, v: ops.minimum(ops.maximum(compute(y, v), -1.0), 1.0)},
+        matters=writes,
+        ops={
+            "residual": within(
+                lambda compute, y, v: ops.minimum(ops.maximum(compute(y, v), -1.0), 1.0)
+            )
+        },
     ),
     Reading(
         "weights of the window left out",
         "every token of a window counted 1",
-        made_in=lambda at: (
-            writes(at)
+        matters=lambda context: (
+            writes(context)
             and (
-                "in/window_gate" in at.inputs
-                or "in/window_weights" in at.inputs
-                or at.s.by_lag != [1.0] * at.s.window
+                "in/window_gate" in context.inputs
+                or "in/window_weights" in context.inputs
+                or context.settings.by_lag != [1.0] * context.settings.window
             )
         ),
-        ops={"cotangent": lambda compute, e, w: compute(e, ops.ones_like(w))},
+        ops={"cotangent": within(lambda compute, e, w, *own: compute(e, ops.ones_like(w), *own))},
     ),
     Reading(
         "weights of the window squared",
         "weights of a window counted twice",
-        made_in=lambda at: (
-            writes(at)
+        matters=lambda context: (
+            writes(context)
             and (
-                "in/window_gate" in at.inputs
-                or "in/window_weights" in at.inputs
-                or any(each not in (0.0, 1.0) for each in at.s.by_lag)
+                "in/window_gate" in context.inputs
+                or "in/window_weights" in context.inputs
+                or any(each not in (0.0, 1.0) for each in context.settings.by_lag)
             )
         ),
-        ops={"cotangent": lambda compute, e, w: compute(e, w * w)},
+        ops={"cotangent": within(lambda compute, e, w, *own: compute(e, w * w, *own))},
     ),
     Reading(
         "gradient transposed",
         "gradients of square matrices were transposed",
-        made_in=_has_square,
-        ops={"gradient": lambda compute, g: _transposed(compute(g))},
+        matters=_has_square,
+        ops={"gradient": within(lambda compute, g: _transposed(compute(g)))},
     ),
     Reading(
         "gradient of all rows",
         "rows shared the mean of their gradients",
-        made_in=_rows_of_heads,
+        matters=_rows_of_heads,
         ops={
-            "gradient": lambda compute, g: (
-                ops.mean(compute(g), axis=0, keepdims=True) * ops.ones_like(g)
+            "gradient": within(
+                lambda compute, g: ops.mean(compute(g), axis=0, keepdims=True) * ops.ones_like(g)
             )
         },
     ),
     Reading(
         "gradient of W_value left out",
         "W_value had no gradient",
-        made_in=lambda at: "W_value" in at.s.fast and writes(at),
-        ops={"gradient/W_value": lambda compute, g: ops.zeros_like(compute(g))},
+        matters=lambda context: "W_value" in context.settings.fast and writes(context),
+        ops={"gradient/W_value": within(lambda compute, g: ops.zeros_like(compute(g)))},
     ),
     Reading(
         "clip of each tensor",
         "each tensor were clipped by its own norm",
-        made_in=lambda at: _clipped("hard")(at) and len(at.s.fast) > 1,
-        ops={"clipped": _own_norm},
+        matters=lambda context: _clipped("hard")(context) and len(context.settings.fast) > 1,
+        ops={"clipped": within(_own_norm)},
     ),
     Reading(
         "clip that lengthens",
         "every gradient got the norm of the bound",
-        made_in=_clipped("hard"),
+        matters=_clipped("hard"),
         ops={
             # the bound over a norm far above it, times what that is too much
-            "clipped": lambda compute, g, size: compute(g, LARGE * size) * LARGE
+            "clipped": within(lambda compute, size, g: compute(LARGE * size, g) * LARGE)
         },
     ),
     Reading(
         "squared norm in the step",
         "steps were divided by 1 + |g|^2",
-        made_in=_adapts,
-        ops={"norm": lambda compute, *g: compute(*g) * compute(*g)},
+        matters=_adapts,
+        ops={"norm": within(lambda compute, *g: compute(*g) * compute(*g))},
     ),
     Reading(
         "norm of the first tensor",
         "steps were divided by 1 + the norm of the first tensor",
-        made_in=lambda at: _adapts(at) and len(at.s.fast) > 1,
-        ops={"norm": lambda compute, *g: compute(g[0], *(0.0 * each for each in g[1:]))},
+        matters=lambda context: _adapts(context) and len(context.settings.fast) > 1,
+        ops={"norm": within(lambda compute, *g: compute(g[0], *(0.0 * each for each in g[1:])))},
     ),
     Reading(
         "step of its norm alone",
         "steps were divided by |g|",
-        made_in=_adapts,
-        ops={"norm": lambda compute, *g: compute(*g) - 1.0},
+        matters=_adapts,
+        ops={"norm": within(lambda compute, *g: compute(*g) - 1.0)},
     ),
     Reading(
         "momentum left out",
         "there were no momentum",
-        made_in=both(holds("in/momentum"), again),
-        ops={"S": lambda compute, m, S, a, g: compute(m, None, a, g)},
+        matters=both(holds("in/momentum"), again),
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, None, m, a))},
     ),
     Reading(
         "momentum of 1",
         "momentum did not fade",
-        made_in=both(holds("in/momentum"), again),
-        ops={"S": lambda compute, m, S, a, g: compute(ops.ones_like(m), S, a, g)},
+        matters=both(holds("in/momentum"), again),
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, S, ops.ones_like(m), a))},
     ),
     Reading(
         "momentum as an average",
         "gradients were multiplied by one minus the momentum",
-        made_in=holds("in/momentum"),
+        matters=holds("in/momentum"),
         ops={
-            "S": lambda compute, m, S, a, g: compute(
-                m, S, (1.0 - m) if a is None else a * (1.0 - m), g
+            "S": within(
+                lambda compute, g, S, m, a: compute(
+                    g, S, m, (1.0 - m) if a is None else a * (1.0 - m)
+                )
             )
         },
     ),
     Reading(
         "rate of the momentum too",
         "the step size multiplied the old momentum too",
-        made_in=lambda at: (
-            at.s.c.rate in ("momentum", "both", "split") and holds("in/momentum")(at) and again(at)
+        matters=lambda context: (
+            context.settings.c.rate in ("momentum", "both", "split")
+            and holds("in/momentum")(context)
+            and again(context)
         ),
-        ops={"S": lambda compute, m, S, a, g: compute(m if a is None else m * a, S, a, g)},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, S, m if a is None else m * a, a))},
     ),
     Reading(
         "direction transposed",
         "directions of square matrices were transposed",
-        made_in=_has_square,
-        ops={"U": lambda compute, *args: _transposed(compute(*args))},
+        matters=_has_square,
+        ops={"U": within(lambda compute, *args: _transposed(compute(*args)))},
     ),
     Reading(
         "direction left as it is",
         "one matrix had no Newton-Schulz",
-        made_in=lambda at: at.s.c.has_newton_schulz and writes(at) and rank(at.s.fast[0]) == 2,
+        matters=lambda context: (
+            context.settings.c.has_newton_schulz
+            and writes(context)
+            and rank(context.settings.fast[0]) == 2
+        ),
         ops={
-            f"U/{name}": lambda compute, *args: args[-1] for name in ("W", "W_1", "W_in", "W_down")
+            f"U/{name}": within(lambda compute, *args: args[-1])
+            for name in ("W", "W_1", "W_in", "W_down")
         },
     ),
     Reading(
         "retain left out",
         "weights did not decay",
-        made_in=lambda at: at.s.c.gate != "none" and writes(at),
-        ops={"W": lambda compute, r, W, b, U: compute(None, W, b, U)},
+        matters=lambda context: context.settings.c.gate != "none" and writes(context),
+        ops={"W": within(lambda compute, W, U, b, r: compute(W, U, b, None))},
     ),
     Reading(
         "retain after the step",
         "the decay came after the write, r (W - b U)",
-        made_in=lambda at: at.s.c.gate != "none" and writes(at),
+        matters=lambda context: context.settings.c.gate != "none" and writes(context),
         ops={
-            "W": lambda compute, r, W, b, U: _with_axes(r, W) * compute(None, W, b, U),
+            "W": within(lambda compute, W, U, b, r: _with_axes(r, W) * compute(W, U, b, None)),
         },
     ),
     Reading(
         "vectors that do not decay",
         "tensors that are no matrices did not decay",
-        made_in=lambda at: (
-            at.s.c.gate != "none" and writes(at) and any(rank(each) < 2 for each in at.s.fast)
+        matters=lambda context: (
+            context.settings.c.gate != "none"
+            and writes(context)
+            and any(rank(each) < 2 for each in context.settings.fast)
         ),
-        ops={f"W/{name}": lambda compute, r, W, b, U: compute(None, W, b, U) for name in VECTORS},
+        ops={
+            f"W/{name}": within(lambda compute, W, U, b, r: compute(W, U, b, None))
+            for name in VECTORS
+        },
     ),
     Reading(
         "write that forgets",
         "weights began anew at each write",
-        made_in=again,
-        ops={"W": lambda compute, r, W, b, U: compute(r, ops.zeros_like(W), b, U)},
+        matters=again,
+        ops={"W": within(lambda compute, W, U, b, r: compute(ops.zeros_like(W), U, b, r))},
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,22 +42,22 @@ class Graph:
         self.tokens: dict[str, list[int]] = {}
         self.first: set[str] = set()
         #: What a value is by its id or its place on a tape, and the value, which therefore stays alive.
-        self._values: dict[int, tuple[Sequence[str], int | None, Any]] = {}
+        self._values: dict[int, tuple[Sequence[str], Any, Any]] = {}
 
-    def label(self, value: Array, names: Sequence[str], t: int | None) -> Array:
-        """A view of a value that is known by these names from now on."""
+    def label(self, value: Array, names: Sequence[str], t: Any) -> Array:
+        """A view of a value that is known by these names from now on.
+
+        Args:
+            names: each as `inputs` has it, or an op.
+            t: the token of these ops, or a range of tokens.
+        """
         view = np.asarray(value).view()
         self.first |= {*names} if t == -1 else set()
         self._values[id(view)] = (names, t, view)
         return view
 
     def take(
-        self,
-        op: str,
-        t: int,
-        compute: Callable[..., Array],
-        *arguments: Any,
-        counts: Any = None,
+        self, op: str, t: int, compute: Callable[..., Array], *arguments: Any, counts: Any = None
     ) -> Array:
         """The value of an op, whose arguments are noted.
 
@@ -69,9 +69,9 @@ class Graph:
         for value in arrays(arguments):
             for key in self._keys(op, t, value):
                 names, of, _ = self._values[key]
+                now = t in of if isinstance(of, range) else of == t
                 for name in names:
-                    whole = name.startswith("in/") or "[" in name or of == t
-                    name = name if whole else f"{name}[t-1]"
+                    name = name if now or name.startswith("in/") or "[" in name else f"{name}[t-1]"
                     found[name] = found.get(name, False) or writes
         self.tokens.setdefault(op, []).append(t)
         return compute(*arguments)
@@ -214,11 +214,17 @@ def wide(x: Any) -> Any:
 
 
 def _place(program: Program, op: str) -> tuple[int, int, int]:
-    """The place of an op in a listing: steps of ops that stand side by side stand together."""
+    """The place of an op in a listing: steps of ops that stand side by side stand together.
+
+    An op that is not listed has that of its first part, and stands in front without one.
+    """
     if op in program.listing:
         place = program.listing.index(op)
         return place, 0, place
     step, _, bare = op.rpartition("/")
+    if bare not in program.listing or (step and bare not in program.step_ops):
+        part = op.partition("/")[0]
+        return program.listing.index(part) if part in program.listing else -1, 0, 0
     place = first = program.listing.index(bare)
     while first and {bare, program.listing[first - 1]} <= {*program.step_ops}:
         first -= 1
@@ -226,9 +232,57 @@ def _place(program: Program, op: str) -> tuple[int, int, int]:
 
 
 def _clause(clauses: Mapping[str, str], op: str) -> str:
-    """The clause of an op, or of all of its steps or levels; "" where none is said."""
+    """The clause of an op, or of all of its layers, steps or levels, or of its first part."""
     bare = op.rpartition("/")[2]
-    return clauses.get(op) or clauses.get(bare) or clauses.get(base(bare), "")
+    names = (op, base(op), bare, base(bare), op.partition("/")[0] + "/")
+    return next((clauses[name] for name in names if clauses.get(name)), "")
+
+
+class Listing(NamedTuple):
+    """What is listed of a case by one run of its loop.
+
+    Attributes:
+        ops: name, inputs and clause of each op, in order.
+        tokens: op -> tokens of its axis.
+    """
+
+    program: Program
+    settings: Any
+    ops: list[tuple[str, tuple[str, ...], str]]
+    tokens: Mapping[str, tuple[int, ...]]
+
+
+def listing(program: Program, settings: Any, case: Case, every: range) -> Listing:
+    """The ops of a case (PROG-3).
+
+    Args:
+        every: its tokens.
+    """
+    found, clauses = graph(program, settings, case), program.clauses(settings, case.inputs)
+    written, order = program.few is not None, found.ordered()
+    if program.listing:
+        order.sort(key=partial(_place, program))
+
+    def sources(op: str) -> tuple[str, ...]:
+        names = found.sources(op, written=written)
+        return tuple(sorted(names, key=program.behind.__contains__))
+
+    def tokens(op: str) -> tuple[int, ...]:
+        """All of them, where every token that writes computes it; else those that do."""
+        own, writing = (
+            {*found.tokens[op]},
+            (t for t in every if writes(case.inputs, t) is not False),
+        )
+        if written or (not program.sparse and all(t in own for t in writing)):
+            return tuple(every)
+        return tuple(sorted(own))
+
+    return Listing(
+        program,
+        settings,
+        [(op, sources(op), _clause(clauses, op) or program.clause) for op in order],
+        {op: tokens(op) for op in order},
+    )
 
 
 def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
@@ -239,34 +293,19 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         along: (case) -> the input whose last axes are tokens and channels.
     """
 
-    last: list[tuple[Any, Graph]] = []  # the last case, of which every op asks
+    last: list[tuple[Any, Listing]] = []  # the last case, of which every op asks
 
-    def noted(case: Case) -> Graph:
+    def noted(case: Case) -> Listing:
         if not last or last[0][0] is not case:
-            last[:] = [(case, graph(*stated(case), case))]
+            last[:] = [(case, listing(*stated(case), case, every(case)))]
         return last[0][1]
 
-    def listed(case: Case) -> list[tuple[str, tuple[str, ...], str]]:
-        program, settings = stated(case)
-        found, clauses = noted(case), program.clauses(settings, case.inputs)
-        written = program.few is not None
-        order = found.ordered()
-        if program.listing:
-            order.sort(key=partial(_place, program))
-        return [
-            (op, found.sources(op, written=written), _clause(clauses, op) or program.clause)
-            for op in order
-        ]
+    def every(case: Case) -> range:
+        return range(case.inputs[along(case)].shape[-2])
 
     def tokens(case: Case, op: str) -> tuple[int, ...]:
-        """All of them, where every token that writes computes it; else those that do."""
-        every = range(case.inputs[along(case)].shape[-2])
-        if stated(case)[0].few is not None:
-            return tuple(every)
-        found = {*noted(case).tokens.get(op, ())}
-        if all(t in found for t in every if writes(case.inputs, t) is not False):
-            return tuple(every)
-        return tuple(sorted(found))
+        own, none = noted(case), tuple(every(case))
+        return own.tokens.get(op, none if own.program.few is not None else ())
 
     def evaluated(
         case: Case,
@@ -276,19 +315,19 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         chosen: Sequence[Reading] = (),
     ) -> dict[str, Array]:
         program, settings = stated(case)
-        own = {op: {*tokens(case, op)} for op, _, _ in listed(case)} if chosen else {}
+        places = {op: {*of} for op, of in noted(case).tokens.items()} if chosen else {}
 
         def known(
-            op: str, t: int, compute: Callable[..., Array], *arguments: Any, **named: Any
+            op: str, t: int, compute: Callable[..., Array], *arguments: Any, **counts: Any
         ) -> Array:
             """An op that the case has at this token, where a reading may have others."""
-            if chosen and t not in own.get(op, ()):
+            if chosen and t not in places.get(op, ()):
                 return compute(*arguments)
-            return take(op, t, compute, *arguments, **named)
+            return take(op, t, compute, *arguments, **counts)
 
         return run(program, settings, inputs, exact(arithmetic), chosen, take=known)
 
     def leading(case: Case) -> int:
         return int(case.inputs[along(case)].ndim) - 2
 
-    return Traced(ops=listed, run=evaluated, tokens=tokens, leading=leading)
+    return Traced(ops=lambda case: noted(case).ops, run=evaluated, tokens=tokens, leading=leading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atlas_ref.oracle.family.arithmetic import PLAIN
@@ -10,7 +11,7 @@ from atlas_ref.oracle.program import mistakes, run
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.ops import Stated, wide
 from atlas_ref.oracle.program.program import Program, Setting, unchecked
-from atlas_ref.oracle.program.reading import Reading, of_settings
+from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Rounding, Searched
 from atlas_ref.types import Array
 
@@ -72,7 +73,7 @@ def searched(
             for name in program.states
             if name in program.matrices
         )
-        return each.around is None and (square or "state_layout" not in each.settings)
+        return each.around is None and (square or "parameters.state_layout" not in each.change)
 
     return Searched(
         settings=settings,
@@ -82,6 +83,7 @@ def searched(
         keeps=keeps,
         named={},
         word=word,
+        narrow=lambda each: each.narrow,
         further=further,
         overflow=overflow,
     )
@@ -91,7 +93,7 @@ def _runs(program: Program, context: Context, each: Reading) -> bool:
     """Whether the inputs that a reading makes are some that the program takes."""
     if program.check is unchecked:
         return True
-    settings = context.settings.replaced(**each.settings) if each.settings else context.settings
+    settings = each.settings_of(context.settings)
     inputs = context.inputs if each.inputs is None else each.inputs(dict(context.inputs))
     try:
         program.check(inputs, settings)
@@ -104,9 +106,22 @@ def others(setting: Setting, context: Context) -> Iterator[Reading]:
     """Every other value of a setting, each function once."""
     if not setting.matters(context):
         return
-    name, own = setting.name, setting.of(context.settings)
-    found = {setting.function(context, own)}
+    own = setting.own(context.settings)
+    found = [setting.function(context, own)]
     for value in setting.tried(context):
         if (key := setting.function(context, value)) not in found:
-            found.add(key)
-            yield of_settings({name: value}, {name: own}, {name: setting.stated})
+            found.append(key)
+            yield of_setting(setting, value, own)
+
+
+def of_setting(setting: Setting, value: Any, own: Any) -> Reading:
+    """The reading of a setting with another value, in the words of a case."""
+    name, said, before = setting.key, setting.said(value), setting.said(own)
+    whole = setting.put is None
+    return Reading(
+        name=f"{name}={said:g}" if isinstance(said, float) else f"{name}={said}",
+        settings={setting.name: value} if whole else {},
+        put=None if whole else partial(setting.replaced, value=value),
+        change={name: said},
+        before={name: before},
+    )

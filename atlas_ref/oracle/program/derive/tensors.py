@@ -80,6 +80,7 @@ def draw(
     program: Program, settings: Any, request: Any, generator: Any
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent."""
+    assert program.draw is not None
     tensors = program.draw(request, settings, generator)
     if not request.state:
         firsts = {f"in/{name}0" for name in program.states}

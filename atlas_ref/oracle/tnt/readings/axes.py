@@ -38,7 +38,7 @@ def together(context: TntContext) -> Iterator[Reading]:
     """The same value in every local memory, where there are several, then windows of keys."""
     by_local = [_of_memory(m.name) for m in context.locals]
     for same in zip(*by_local, strict=True) if len(by_local) > 1 else ():
-        every = {setting.name: setting.of(context.settings) for setting in same}
+        every = {setting.name: setting.own(context.settings) for setting in same}
         inner = same[0].name.partition(".")[2]
         raw = (v for m in context.locals for v in _values(m.name, inner)(context))
         for value in dict.fromkeys(raw):
@@ -104,7 +104,7 @@ def _of_preset(context: TntContext, name: str, m: Memory) -> Iterator[Reading]:
     moved |= changes.get("projection", {})
     wanted |= {} if m.is_global else {f"projection.{k}": v for k, v in moved.items()}
     for setting in _of_memory(m.name):
-        own = setting.of(context.settings)
+        own = setting.own(context.settings)
         value = wanted.get(setting.name.partition(".")[2], own)
         if value != own:
             yield of_settings(
