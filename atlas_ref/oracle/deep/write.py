@@ -214,7 +214,7 @@ class Writer(NamedTuple):
             compute = partial(_direction, s, rounding, axes)
             return self.hook(f"U/{name}", event, compute, ahead)
         way, settings = rounding.way, s.c.newton_schulz_settings
-        X = self.hook(f"X0/{name}", event, lambda S: matrices.normalised(way, S, settings), ahead)
+        X = self.hook(f"X0/{name}", event, lambda S: matrices.normalise(way, S, settings), ahead)
         for i, row in enumerate(coefficient_table(settings), start=1):
             X = self.hook(f"X{i}/{name}", event, partial(_polynomial, way, row), X)
         return self.hook(

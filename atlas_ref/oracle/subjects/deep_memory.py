@@ -20,7 +20,7 @@ from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
-from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Preset, Rounding, Searched, Subject, Traced
@@ -206,7 +206,7 @@ SUBJECT = Subject(
     ),
     calls=Calls(
         cut=partial(along_tokens, _axes),
-        left=state_left,
+        left=last_state,
     ),
 )
 

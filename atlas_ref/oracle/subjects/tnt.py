@@ -20,7 +20,7 @@ from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Rounding, Searched, Subject, Traced
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
@@ -222,7 +222,7 @@ SUBJECT = Subject(
         named={},
         word="tnt",
     ),
-    calls=Calls(cut=partial(along_tokens, tensors.axes), left=state_left),
+    calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state),
     traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
     convention=parameters.convention,
     check_form=_check_form,

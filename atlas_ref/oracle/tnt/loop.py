@@ -306,7 +306,7 @@ class _Document:
 
         return family.run(
             prepare.structure(c, header),
-            prepared.stacked([c]),
+            prepared.stack([c]),
             orthogonalise,
             way=rounding.way,
             store=rounding.store,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.oracle.evaluate import evaluate
@@ -20,7 +20,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.judge import Judge
-from atlas_ref.oracle.identify.readings.nodes import observed
+from atlas_ref.oracle.identify.readings.nodes import observe_case
 from atlas_ref.oracle.registry import SUBJECTS
 from tests.support import deep_cases
 from tests.support.remembered import remembered
@@ -247,7 +247,7 @@ def test_tensors_and_precisions_that_a_program_exchanges_are_named(
 ) -> None:
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
     (each,) = [one for one in listed.mistakes(case) if one.name == mistake]
-    results = reading.run(case, converted(case, "float64"), OTHER, chosen=[each])
+    results = reading.run(case, convert(case, "float64"), OTHER, chosen=[each])
     mine = {name: np.asarray(x) for name, x in results.items() if result(name)}
     answer = identify(case, mine)
     assert words in [departed.words for departed in answer.departures], answer.why
@@ -259,8 +259,8 @@ def test_a_precision_is_known_in_whatever_order_its_sums_are() -> None:
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
     (each,) = [one for one in listed.mistakes(case) if one.narrow]
     for way in MEMBERS:
-        results = reading.run(case, converted(case, "float64"), Rounding(way), chosen=[each])
-        seen = observed(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
+        results = reading.run(case, convert(case, "float64"), Rounding(way), chosen=[each])
+        seen = observe_case(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
         judge = Judge(case, seen, SUBJECTS["deep_memory"].searched)
         assert judge.distance([each])[0] < 1e-12 < 1e-9 < judge.distance([])[0], way.name
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.oracle.family.arithmetic import Arithmetic
@@ -98,13 +98,13 @@ def test_a_mistake_of_a_knob_is_named(mistake: str) -> None:
     if each.grad:
         found = ensemble.evaluate(
             case,
-            converted(case, "float64"),
+            convert(case, "float64"),
             OTHER.way,
             grad=True,
             plain=lambda inputs, of, rounding: listed.run(inputs, of, rounding, (each,)),
         )
     else:
-        found = reading.run(case, converted(case, "float64"), OTHER, chosen=[each])
+        found = reading.run(case, convert(case, "float64"), OTHER, chosen=[each])
     kept = ("out/y", "out/state/weights/", "grad/" if each.grad else "out/y")
     mine = {name: np.asarray(x) for name, x in found.items() if name.startswith(kept)}
     answer = identify(case, mine)
@@ -234,7 +234,7 @@ def test_a_mistake_is_that_of_a_literal_loop(number: int, mistake: str) -> None:
     case = matrix_case(LITERAL[number][0])
     chosen = [each for each in listed.mistakes(case) if each.name == mistake]
     assert len(chosen) == bool(mistake)
-    found = reading.run(case, converted(case, "float64"), chosen=chosen)
+    found = reading.run(case, convert(case, "float64"), chosen=chosen)
     rows = {name: x[0] for name, x in case.inputs.items() if name != "in/memory/W"}
     x = {name.removeprefix("in/"): value for name, value in rows.items()}
     x["W"] = np.broadcast_to(case.inputs["in/memory/W"], (1, 3, 3))[0]

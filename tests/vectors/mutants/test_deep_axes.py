@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
@@ -126,7 +126,7 @@ def beyond(case) -> list[bool]:
             sides.extend(np.ravel(size > d).tolist())
         return compute(*args)
 
-    reading.run(case, converted(case, "float64"), hook=hook)
+    reading.run(case, convert(case, "float64"), hook=hook)
     return sides
 
 
