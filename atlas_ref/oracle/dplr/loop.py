@@ -195,10 +195,10 @@ def _read(
         asked = _read_arguments(alone, t, before[0], after, None)
         other = alone("y", t, partial(_divide, partial(_one, alone, t, after)), *asked)
 
-    def read_masked(*each: Array) -> Array:
+    def read_under_mask(*each: Array) -> Array:
         return chosen(writes, lambda: compute(*each), other)
 
-    return hook("y", t, partial(_divide, read_masked), *arguments, *others)
+    return hook("y", t, partial(_divide, read_under_mask), *arguments, *others)
 
 
 def _read_arguments(

@@ -109,9 +109,7 @@ HABITS = (
     Habit("has no eps", _no_eps, lambda w: w.config.guard == "add"),
     Habit("leaves out the root", _without_root),
     Habit("leaves out the gain", lambda w, x: w.weigh(w.plain(x), gain=1.0), _has_gain),
-    Habit(
-        "multiplies by 1 + gain", lambda w, x: w.weigh(w.plain(x), gain=1.0 + w.gain), _has_gain
-    ),
+    Habit("multiplies by 1 + gain", lambda w, x: w.weigh(w.plain(x), gain=1.0 + w.gain), _has_gain),
     Habit(
         "multiplies by the gain before the norm",
         lambda w, x: w.weigh(w.plain(x * w.gain), gain=1.0),
