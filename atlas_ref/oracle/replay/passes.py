@@ -119,7 +119,7 @@ class Passes:
     """Passes over one case and its recorded ops.
 
     Args:
-        trace: the recorded ops by name, from `recorded`.
+        trace: the recorded ops by name, from `recorded_ops`.
         cut: how chunk tensors are cut; None without any.
         chosen: readings of a subject that has its own.
     """
