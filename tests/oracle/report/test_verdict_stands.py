@@ -74,7 +74,7 @@ def test_a_search_that_fails_leaves_the_verdict_and_asks_for_a_report(
 @pytest.mark.clause("CASE-38", "CASE-27")
 @pytest.mark.parametrize(
     ("part", "field"),
-    [("_clause", "clause"), ("_missed", "case_has"), ("_by_replay", "found_before")],
+    [("_clause", "clause"), ("_missed_features", "case_has"), ("_by_replay", "found_before")],
 )
 def test_each_part_of_a_message_fails_alone(
     part: str, field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
