@@ -92,7 +92,7 @@ class Nearest:
         return found.words
 
     def note(self, checked: Checked, rows: Sequence[Comparison]) -> None:
-        """Keep a failure for `words_by_case`, if it is the smallest or the most special of its rule."""
+        """Keep a failing case if it is the smallest or the most special of its rule."""
         if not _has_errors(rows):
             self._overflows[checked.case.name] = _overflow(checked)
             return
