@@ -47,7 +47,7 @@ class Settings:
                 path.resolve() if self.targets else path.resolve().parent
                 for path in selected(self.sets, targets=self.targets)
             )
-        self.without = features.declared(
+        self.without = features.declared_features(
             name.strip() for name in (option("atlas_without") or "").split(",") if name.strip()
         )
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
@@ -302,7 +302,7 @@ class CaseItem(pytest.Item):
         """Load, run, compare; the verdicts are properties of the test's report."""
         from atlas_ref.oracle.cases.case import CaseError, load
         from atlas_ref.oracle.judge import xfail
-        from atlas_ref.oracle.report.failures import explained
+        from atlas_ref.oracle.report.failures import explain
         from atlas_ref.vectors.sets.cases import identity
 
         settings = self.config.stash[SETTINGS]
@@ -312,13 +312,13 @@ class CaseItem(pytest.Item):
         except CaseError as error:
             raise NotPassed(f"bad input: {error}") from None
         entries = [entry for entry in settings.entries if xfail.concerns(entry, name)]
-        outcome = xfail.applied(entries, done.rows)
+        outcome = xfail.apply(entries, done.rows)
         self.user_properties += [(row.tensor, row.verdict) for row in outcome.rows]
         problems = outcome.problems + xfail.unknown(
             entries, outcome.met, only=None if settings.only is None else set(settings.only)
         )
         repeated = settings.repeated(self.path)
-        failure = explained(done, outcome.rows, repeated, nearest=settings.nearest)
+        failure = explain(done, outcome.rows, repeated, nearest=settings.nearest)
         words = [failure._replace(name=identity(self.path) or "").text()] if failure else []
         if words or problems:
             raise NotPassed("\n".join([*words, *problems]))

@@ -95,9 +95,11 @@ def loop_seconds() -> tuple[int, float, float]:
     """
     case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
     inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
-    conventions = lattice.enumerated(facts(case), lattice.point(case.convention), 1).conventions
+    conventions = lattice.enumerate_points(
+        facts(case), lattice.point(case.convention), 1
+    ).conventions
     start = time.process_time()
-    for _ in candidates.evaluated(case, inputs, conventions):
+    for _ in candidates.evaluate(case, inputs, conventions):
         pass
     batch = time.process_time() - start
     for convention in conventions:

@@ -183,11 +183,11 @@ def spoil(right: Path, wrong: Path) -> list[str]:
 
 def of_draws(rule: str) -> tuple[Answers, Counter[str]]:
     """The first draws of a rule: request, regime, and the inputs of the case."""
-    from atlas_ref.oracle.sweep.draw import drawn
+    from atlas_ref.oracle.sweep.draw import draw_case
 
     lines = []
     for number in range(DRAWS):
-        each = drawn(rule, 0, number, {})
+        each = draw_case(rule, 0, number, {})
         digest = hashlib.sha256()
         for name, value in sorted(each.case.inputs.items()):
             digest.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())

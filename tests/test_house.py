@@ -235,6 +235,76 @@ def test_a_list_of_rules_and_a_fact_of_a_subject_are_no_question() -> None:
     assert groups_asked(ast.parse(code + "w = f'rule {BLOCK}'\n")) == []
 
 
+#: Participles that do not end in "ed".
+IRREGULAR = (
+    "asked begun blown bound broken built chosen cut done drawn flown found frozen given gone "
+    "ground grown held hit hung kept known laid left let lost made meant moved paid put read said "
+    "seen sent set shown sold sought split spoken stolen stood struck stuck sung sunk swept swung "
+    "taken taught thought thrown told torn understood won worn wound woven written wrung"
+)
+#: Words that end in "ed" and are no participles.
+NO_PARTICIPLES = "bed embed exceed feed need proceed red seed shed speed weed"
+#: Verbs in the imperative that are spelt like their participle.
+VERBS = frozenset({"cut", "let", "put", "read", "set", "split"})
+#: First words of a question or a demand, which a participle may end.
+ASKING = ("has_", "is_", "may_", "require_")
+#: Functions that the pages of the reference document under such a name.
+PUBLISHED = {
+    "atlas_ref/oracle/cases/case.py": {"named", "supported", "unsupported"},
+    "atlas_ref/oracle/identify/identify.py": {"described"},
+    "atlas_ref/oracle/identify/readings/__init__.py": {"described"},
+    "atlas_ref/oracle/judge/arrays.py": {"judged"},
+    "atlas_ref/oracle/judge/compare.py": {"checked", "chosen"},
+}
+#: Rooms whose functions have such names still.
+NAMED_LATER = (
+    "atlas_ref/oracle/deep/",
+    "atlas_ref/oracle/program/",
+    "atlas_ref/oracle/subjects/deep_memory",
+    "atlas_ref/oracle/subjects/tnt.py",
+    "atlas_ref/oracle/tnt/",
+)
+
+
+def participles(tree: ast.AST) -> list[str]:
+    """Functions whose name is a participle, or ends in one: neither an action nor a thing."""
+    irregular, others = IRREGULAR.split(), NO_PARTICIPLES.split()
+    found = []
+    for node in walked(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        bare = node.name.strip("_")
+        last = bare.rpartition("_")[2]
+        ends = last in irregular or (last.endswith("ed") and last not in others)
+        if ends and bare not in VERBS and not bare.startswith(ASKING):
+            found.append(node.name)
+    return found
+
+
+def test_no_function_of_the_oracle_is_called_by_a_participle() -> None:
+    found = {
+        name(path): set(participles(parsed(path)))
+        for path in FILES
+        if name(path).startswith("atlas_ref/oracle/") and not name(path).startswith(NAMED_LATER)
+    }
+    assert {path: names for path, names in found.items() if names} == PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "called", ["held", "_moved", "state_left", "not_refreshed", "Case.checked"]
+)
+def test_a_participle_is_seen(called: str) -> None:
+    room, _, function = called.rpartition(".")
+    code = f"def {function}(x): ..."
+    tree = ast.parse(f"class {room}:\n    {code}" if room else code)
+    assert participles(tree) == [function]
+
+
+@pytest.mark.parametrize("called", ["read", "_cut", "is_scaled", "require_traced", "shift", "seed"])
+def test_a_verb_a_question_and_a_noun_are_no_participle(called: str) -> None:
+    assert participles(ast.parse(f"async def {called}(x): ...")) == []
+
+
 def test_a_folder_has_at_most_sixteen_files() -> None:
     counts = Counter(name(path.parent) for path in FILES)
     assert {folder: count for folder, count in counts.items() if count > 16} == {}

@@ -189,7 +189,7 @@ def test_imports_of_a_command_are_no_garbage() -> None:
 def test_a_function_that_is_named_as_text_stands_there() -> None:
     """Imports that no reader of imports sees: each is there, and there are no more of them."""
     text = "".join(path.read_text() for path in ORACLE)
-    places = set(re.findall(r'deferred\(\s*"([\w.]+:\w+)"', text))
+    places = set(re.findall(r'defer\(\s*"([\w.]+:\w+)"', text))
     assert 0 < len(places) <= DEFERRED
     for place in places:
         module, name = place.split(":")

@@ -254,9 +254,9 @@ def evaluate(
     case = load(file)
     results = run(case, grad=grad, dtype=dtype, convention=changes, form=form, chunk=chunk)
     if trace:
-        from atlas_ref.oracle.replay.trace import traced
+        from atlas_ref.oracle.replay.trace import add_trace
 
-        results = traced(case, results, grad=grad, dtype=dtype, convention=changes)
+        results = add_trace(case, results, grad=grad, dtype=dtype, convention=changes)
     save(out, results.header, results.tensors)
     if as_json:
         tensors = {

@@ -60,7 +60,7 @@ def certify(
     from atlas_ref.certify import require_flint
     from atlas_ref.certify.ulps import rows
     from atlas_ref.oracle.cases.case import CaseError, load, unsupported
-    from atlas_ref.oracle.cases.header import reserved
+    from atlas_ref.oracle.cases.header import reserved_words
     from atlas_ref.oracle.evaluate import evaluate
 
     require_flint()
@@ -78,7 +78,7 @@ def certify(
         for path in output.counted(paths, "cases", progress):
             case = load(path)
             if not case.supported:
-                skipped.append(f"{path}: {unsupported(reserved(case.header))}")
+                skipped.append(f"{path}: {unsupported(reserved_words(case.header))}")
                 continue
             with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
             certificate = certified(case, grad=with_grad, max_bits=max_bits, progress=progress)

@@ -77,7 +77,7 @@ def identify(
     """
     with output.importing():
         from atlas_ref.oracle.cases.case import load, save
-        from atlas_ref.oracle.cases.inputs import rounded
+        from atlas_ref.oracle.cases.inputs import round_inputs
         from atlas_ref.oracle.identify.deciding import deciding_case
         from atlas_ref.oracle.identify.identify import identify as search
         from atlas_ref.oracle.identify.identify import require_searched
@@ -92,7 +92,7 @@ def identify(
             options.refuse_same(decide, out, what="file of results")
     require_searched(case, dtype)
     if dtype is not None and (impl is not None or command is not None):
-        case = rounded(case, dtype)
+        case = round_inputs(case, dtype)
     with contextlib.ExitStack() as stack:
         source = options.source(stack, out, impl, command, timeout, 1)
         mine = results_of(case, source)
@@ -162,7 +162,7 @@ def tolerance(
 
 def identification(answer: Identification) -> list[RenderableType]:
     """Print form of an identification (IDENT-9)."""
-    from atlas_ref.oracle.identify.stated import setting, shown
+    from atlas_ref.oracle.identify.stated import setting, show_value
 
     lines: list[RenderableType] = [
         f"{output.one_line(answer.case)}: {answer.verdict}"
@@ -180,7 +180,7 @@ def identification(answer: Identification) -> list[RenderableType]:
         if answer.from_own:
             lines.append(f"from the case's own: {setting(answer.from_own)}")
     lines += [
-        f"or {each.said} (distance {each.distance:.3g}, {each.ratio:.3g} tolerances, in "
+        f"or {each.phrase} (distance {each.distance:.3g}, {each.ratio:.3g} tolerances, in "
         f"{each.tensor})"
         for each in answer.departures
     ]
@@ -191,7 +191,9 @@ def identification(answer: Identification) -> list[RenderableType]:
         )
     if answer.undecided:
         lines.append("not decided by this case:")
-        rows = [(axis, ", ".join(map(shown, values))) for axis, values in answer.undecided.items()]
+        rows = [
+            (axis, ", ".join(map(show_value, values))) for axis, values in answer.undecided.items()
+        ]
         lines.append(output.table("", ("axis", "values that fit, the match's first"), rows))
     if answer.twins:
         twins = [(setting(twin.changes), twin.reason) for twin in answer.twins]

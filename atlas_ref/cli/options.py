@@ -255,9 +255,11 @@ def without(text: str | None) -> tuple[str, ...]:
     Raises:
         CaseError: one that does not exist, or none.
     """
-    from atlas_ref.oracle.cases.features import declared
+    from atlas_ref.oracle.cases.features import declared_features
 
-    return declared(names("--without", text, "of features are needed, as in pulse,reset") or ())
+    return declared_features(
+        names("--without", text, "of features are needed, as in pulse,reset") or ()
+    )
 
 
 def names(

@@ -28,8 +28,8 @@ from atlas_ref.oracle.cases.inputs import (
     STORED,
     check_dtype,
     check_size,
-    converted,
-    rounded,
+    convert,
+    round_inputs,
 )
 from atlas_ref.oracle.cases.tensor_spec import Position
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result, seeds
@@ -101,10 +101,10 @@ def evaluate(
     if convention is not None:
         case = under(case, convention)
     narrow = dtype not in DTYPES
-    case = case if dtype == "float64" else rounded(case, dtype)
+    case = case if dtype == "float64" else round_inputs(case, dtype)
     _check_form(case, form, chunk)
     check_size(case)
-    inputs = backend.device(converted(case, "float32" if narrow else dtype))
+    inputs = backend.device(convert(case, "float32" if narrow else dtype))
     bars = seeds(case.header, inputs)
     inputs, names = weighed_inputs(case, inputs) if grad else (inputs, [])
     subject, main = SUBJECTS[case.header.rule], main_result(case.header)
@@ -199,11 +199,11 @@ def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
         base = {}
     changes = {"preset": convention} if isinstance(convention, str) else dict(convention)
     header = case.header.plain()
-    header["convention"] = _merged(base, changes)
+    header["convention"] = _merge(base, changes)
     return make(header, {**case.inputs, **case.recorded}, name=case.name)
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = {**base, **changes}
     if isinstance(base.get("newton_schulz"), Mapping) and isinstance(
         changes.get("newton_schulz"), Mapping

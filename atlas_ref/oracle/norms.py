@@ -78,7 +78,7 @@ def ulp(scale: float, dtype: str) -> float:
     return math.ldexp(1.0, max(exponent - bits, -1074))
 
 
-def rounded(x: Array, dtype: str) -> Array:
+def round_to(x: Array, dtype: str) -> Array:
     """The nearest numbers of a format, in the dtype of x.
 
     Tape variables pass their derivative through.
@@ -90,4 +90,4 @@ def rounded(x: Array, dtype: str) -> Array:
         with np.errstate(over="ignore"):
             return x.astype(kind).astype(x.dtype)
     value = x.value
-    return x + (rounded(value, dtype) - value)
+    return x + (round_to(value, dtype) - value)

@@ -51,7 +51,7 @@ def check_names(header: Any, names: Iterable[str]) -> Mapping[str, Any]:
     return given
 
 
-def validated(model: type[BaseModel], given: Mapping[str, Any]) -> Any:
+def validate(model: type[BaseModel], given: Mapping[str, Any]) -> Any:
     """Parameters as a model has them, validated one by one.
 
     Raises:

@@ -120,7 +120,7 @@ def small(inputs: Arrays, draw: np.random.Generator) -> None:
         inputs[name] = inputs[name].astype(np.float64) * 2.0**-10
 
 
-def repeated(inputs: Arrays, draw: np.random.Generator) -> None:
+def repeat_key(inputs: Arrays, draw: np.random.Generator) -> None:
     """One key for every token: what is written is overwritten."""
     for name in ending(inputs, ("k",)):
         inputs[name] = np.repeat(inputs[name][..., :1, :], inputs[name].shape[-2], axis=-2)
@@ -143,7 +143,7 @@ SEQUENCES: dict[str, Change] = {
     "ones": ones,
     "fading": fading,
     "small": small,
-    "repeated": repeated,
+    "repeated": repeat_key,
     "empty": empty,
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
@@ -87,7 +87,7 @@ def row(name: str, reference: Any) -> dict[str, Any]:
     }
     if not said["version"]:
         return said | {"missing": f"{reference.package} is not installed (extra bench)"}
-    case = rounded(drawn(reference), DTYPE)
+    case = round_inputs(drawn(reference), DTYPE)
     rows = check(case, source=functools.partial(respond, reference), dtype=DTYPE)
     counts = {
         kind: [sum(each.verdict == "PASS" for each in part), len(part)]

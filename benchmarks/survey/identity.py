@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
@@ -57,7 +57,7 @@ def identified(implementation: Any, source: Source | None = None) -> Found:
         CaseError: it has no answer.
     """
     dtype = implementation.dtypes[-1]
-    case = rounded(drawn(implementation), dtype)
+    case = round_inputs(drawn(implementation), dtype)
     answer = respond(implementation, case) if source is None else source(case)
     if answer.tensors is None:
         raise CaseError(f"{implementation.label}: {answer.failure}")

@@ -178,7 +178,7 @@ SWEPT = {
 def test_every_case_of_a_sweep_that_fixes_what_a_kernel_states_is_asked(name: str) -> None:
     kernel = SWEPT[name]
     choices = draw.checked_choices("dplr", kernel.sweep_settings())
-    cases = [draw.drawn("dplr", 0, number, choices).case for number in range(15)]
+    cases = [draw.draw_case("dplr", 0, number, choices).case for number in range(15)]
     assert {refusal(kernel, one) for one in cases} == {""}
 
 
@@ -228,7 +228,7 @@ def test_a_sweep_for_a_kernel_compares_every_case(name: str, tmp_path: Path, cli
     """Of 100 cases each is asked; some of them are compared, by the command, and right."""
     kernel = getattr(swept_kernels, name)
     choices = draw.checked_choices("dplr", kernel.sweep_settings())
-    cases = [draw.drawn("dplr", 0, number, choices).case for number in range(100)]
+    cases = [draw.draw_case("dplr", 0, number, choices).case for number in range(100)]
     assert [refusal(kernel, one) for one in cases] == [""] * 100
     words = ["--for", f"tests.support.swept_kernels:{name}", "--fix", "dtype=float64", "--json"]
     ran = cli("sweep", "dplr", *words, "--cases", "10", "-o", tmp_path / "out")

@@ -11,7 +11,7 @@ from atlas_ref.certify import certify
 from atlas_ref.certify.differences import differences
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import draw_case
 from tests.support import deep_cases
 from tests.support.certified import assert_certified
 from tests.support.close import Tolerance
@@ -57,7 +57,7 @@ def test_certified_results_of_other_gates_are_those_of_the_rule(
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("number", range(60))
 def test_certified_results_of_drawn_cases_are_those_of_the_rule(number: int) -> None:
-    agrees(drawn("deep_memory", 7, number, SIZES).case)
+    agrees(draw_case("deep_memory", 7, number, SIZES).case)
 
 
 @pytest.mark.clause("CERT-17")

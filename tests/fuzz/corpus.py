@@ -16,10 +16,10 @@ from atlas_ref.levels.level import Level
 from atlas_ref.models import checkpoint, import_atlas_rnn, language_model
 from atlas_ref.models.atlas_rnn_files import IMPORTER
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.replay.trace import traced
+from atlas_ref.oracle.replay.trace import add_trace
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.run import Named, Plan
-from atlas_ref.oracle.sweep.sweep import _described
+from atlas_ref.oracle.sweep.sweep import _describe
 from atlas_ref.rules import delta, hebbian, titans_lmm
 from atlas_ref.vectors.sets import encode, locate, manifest
 from docs.clauses import record
@@ -140,7 +140,7 @@ def write(folder: Path) -> Path:
         recorded = results.tensors if name != "hebbian" else {}
         _put(folder / "case" / file, header, {**tensors, **recorded})
         if rule not in ("cms", "newton_schulz", "feature_map", "dplr", "recurrence"):
-            trace = traced(case, results, grad=False)
+            trace = add_trace(case, results, grad=False)
             _put(folder / "trace" / file, trace.header, trace.tensors)
     _write_models(folder)
     _write_set(folder / "set")
@@ -247,7 +247,7 @@ def _write_texts(folder: Path) -> None:
     (folder / "log").mkdir()
     plan = Plan("delta", 0, {}, None, None, None, 0, ())
     source = Named("program", "sh ./does {case} {out}", 60.0)
-    with Log(folder / "log" / "log", _described(plan, source)) as log:
+    with Log(folder / "log" / "log", _describe(plan, source)) as log:
         row = {"tensor": "-", "verdict": "FAILED", "error": None, "tolerance": None, "why": "x"}
         line = {"task": "judge", "case": 0, "verdict": "FAILED", "row": row, "drawn": {}}
         log.append(line)

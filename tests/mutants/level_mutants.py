@@ -180,14 +180,14 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "case-masked-is-softmax",
         "the same in a case",
-        f"{_CASES}:combined",
+        f"{_CASES}:combine",
         Edited('header.combine == "masked"', "False"),
         targets("case_masked"),
     ),
     Mutant(
         "case-tokens-out-of-order",
         "tokens come back in the order of who is active",
-        f"{_CASES}:combined",
+        f"{_CASES}:combine",
         Edited("back = np.argsort(np.concatenate(order))", "back = np.arange(tokens)"),
         targets("case_masked"),
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from atlas_ref import CaseError, evaluate, make
 from atlas_ref.certify import certify
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.replay.trace import trace
@@ -387,7 +387,7 @@ def test_a_reset_drops_the_initial_momentum_that_an_inactive_token_would_repeat(
 def test_the_other_evaluations_drop_it_as_well(reference):
     packed = after_a_reset_at_a_silent_token(reference)
     want = literal.evaluate(header_of(packed), packed.inputs)
-    plain = ensemble.evaluate(packed, converted(packed, "float64"), MEMBERS[0])
+    plain = ensemble.evaluate(packed, convert(packed, "float64"), MEMBERS[0])
     for name in ("out/y", "out/M"):
         assert_close(f"plain {name}", plain[name], want[name], ANALYTIC)
         certified = certify(packed).values[name]
@@ -401,7 +401,7 @@ def test_a_window_of_no_initial_momenta_is_a_window_without_any():
     packed = after_a_reset_at_a_silent_token("running")
     empty = {**packed.inputs, "in/window_momentum": np.zeros((1, 0, 3, 4))}
     plain = make(packed.header.plain(), empty)
-    found = ensemble.evaluate(plain, converted(plain, "float64"), MEMBERS[0])
+    found = ensemble.evaluate(plain, convert(plain, "float64"), MEMBERS[0])
     want = literal.evaluate(header_of(packed), without(empty, "in/window_momentum"))
     assert_close("M", found["out/M"], want["out/M"], ANALYTIC)
 

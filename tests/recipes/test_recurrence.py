@@ -72,9 +72,9 @@ TWO_STATES = Added(
         "G = w * G + ops.outer(tokens.weight[..., t, None] * weighted, k)",
     ),
     (
-        'G = hook("G", t, partial(_added, way), G, w, weight, k, k)',
+        'G = hook("G", t, partial(_add, way), G, w, weight, k, k)',
         "def squared(x, w, b, *rows):\n"
-        "                return _added(way, x, w, b * b, *rows)\n\n"
+        "                return _add(way, x, w, b * b, *rows)\n\n"
         '            G = hook("G", t, squared, G, w, weight, k, k)',
     ),
     (

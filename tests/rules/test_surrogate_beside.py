@@ -21,7 +21,7 @@ from atlas_ref.oracle.identify.equivalence import TESTS
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.properties import Numbers
 from atlas_ref.oracle.judge.alternatives import alternatives
-from atlas_ref.oracle.sweep.draw import drawn as drawn_of_sweep
+from atlas_ref.oracle.sweep.draw import draw_case as drawn_of_sweep
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import delta, titans_lmm
 from atlas_ref.vectors.mutants.mutants import conventions
@@ -118,7 +118,7 @@ def test_a_sweep_takes_it_where_it_is_stated() -> None:
 @pytest.mark.clause("SURROGATE-7")
 def test_readings_of_a_case_with_its_weights_include_it() -> None:
     case = drawn("titans_lmm", cotangent=False)
-    own = lattice.tried(case.convention, "titans_lmm", case.inputs)["reference"]
+    own = lattice.tried_values(case.convention, "titans_lmm", case.inputs)["reference"]
     assert own == ("running", "chunk_start", "call_start", "zero", "surrogate")
     named = [dict(each.changes) for each in alternatives(case, evaluate(case).tensors)]
     assert {"reference": "running"} in named

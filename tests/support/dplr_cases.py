@@ -21,7 +21,7 @@ MEMORIES = ("M0", "M_bar", "S0", "S_bar")
 
 def of_case(case: Any) -> tuple[dict[str, Any], Any]:
     """Inputs by their bare names with memories (d_out, d_in), and settings in force."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     x = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
     if own.state_layout == "(d_in, d_out)":
         x |= {name: x[name].swapaxes(-1, -2) for name in MEMORIES if name in x}

@@ -41,7 +41,7 @@ def same_point(case: Case, one: Any, other: Any) -> bool:
     """Whether two conventions are one function of a case."""
     of = facts(case)
     points = [
-        lattice.folded(
+        lattice.fold(
             of, lattice.point(resolve(each, rule=case.header.rule, level=case.header.level))
         )
         for each in (one, other)

@@ -20,7 +20,7 @@ from atlas_ref.oracle.identify.readings.judge import Judge
 def remembered() -> Iterator[None]:
     """Share results and tolerances between searches of one case, in the tests of a module."""
     kept: dict[int, tuple[Any, dict[Any, Any], dict[Any, Any]]] = {}
-    init, allowed = Judge.__init__, Judge.allowed
+    init, allowed = Judge.__init__, Judge.tolerances
 
     def start(self: Judge, case: Any, *args: Any) -> None:
         init(self, case, *args)
@@ -37,7 +37,7 @@ def remembered() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Judge, "__init__", start)
-        patch.setattr(Judge, "allowed", once)
+        patch.setattr(Judge, "tolerances", once)
         yield
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import draw_case
 from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 
@@ -22,7 +22,7 @@ def source(kernel: Callable[..., dict[str, Any]]) -> Callable[[Case], Answer]:
         try:
             found = kernel(case.header.plain(), inputs)
         except NotImplementedError as error:
-            return Answer.unsupported(str(error))
+            return Answer.no_support(str(error))
         return Answer({f"out/{name.removeprefix('out/')}": x for name, x in found.items()})
 
     return answered
@@ -44,7 +44,7 @@ def assert_left_is_needed(
     """
     met = set()
     for number in range(cases):
-        case = drawn(rule, 4, number, {}).case
+        case = draw_case(rule, 4, number, {}).case
         for name, (needed, most) in needs.items():
             if name in met or not needed(case):
                 continue

@@ -35,13 +35,13 @@ def identify(
     recording = load_recording(file)
     with output.progress({"readings": "readings compared"}) as progress:
         found = identify_recording(recording, progress=progress)
-    code = 0 if found.found else 1
+    code = 0 if found.has_fit else 1
     if as_json:
         output.emit_json(
             {
                 "exit": code,
                 "recording": str(file),
-                "readings": [change.named() for change in found.changes],
+                "readings": [change.value_words() for change in found.changes],
                 "alike": list(found.alike),
                 "ratio": found.ratio,
                 "words": found.words,

@@ -18,9 +18,9 @@ from atlas_ref.conventions import Convention
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
-from atlas_ref.oracle.cases.gate_axis import stated_by_a_set
-from atlas_ref.oracle.cases.header import Header, parse, reserved, title
-from atlas_ref.oracle.cases.recorded_headers import in_later_words, in_words_of_a_case, sized
+from atlas_ref.oracle.cases.gate_axis import axis_from_manifest
+from atlas_ref.oracle.cases.header import Header, parse, reserved_words, title
+from atlas_ref.oracle.cases.recorded_headers import in_later_words, in_words_of_a_case, with_sizes
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.cases.tensors import is_cotangent
 from atlas_ref.oracle.registry import SUBJECTS
@@ -57,7 +57,7 @@ class Case(Frozen):
 
     @property
     def supported(self) -> bool:
-        return not reserved(self.header)
+        return not reserved_words(self.header)
 
     @property
     def title(self) -> str:
@@ -105,7 +105,7 @@ def require_supported(case: Case) -> None:
         Unsupported: names the case and the rule.
     """
     if not case.supported:
-        raise Unsupported(f"{case.name}: {unsupported(reserved(case.header))}")
+        raise Unsupported(f"{case.name}: {unsupported(reserved_words(case.header))}")
 
 
 def refuse(case: Case, what: str) -> NoReturn:
@@ -175,11 +175,11 @@ def _read(name: str) -> tuple[Header, dict[str, Any]]:
     """The header and the tensors of a file."""
     text, given = files.read(name)
     text, tensors = in_later_words(text, given)
-    text = sized(text, tensors)
+    text = with_sizes(text, tensors)
     header = parse(text)
     tensors = in_words_of_a_case(text, tensors)
     fields = header.plain()
-    stated = stated_by_a_set(name, fields, tensors)
+    stated = axis_from_manifest(name, fields, tensors)
     return header if stated is fields else parse(json.dumps(stated)), tensors
 
 
@@ -231,7 +231,7 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     _check_prefixes(tensors)
     inputs = {key: value for key, value in tensors.items() if key.startswith("in/")}
     recorded = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
-    if reserved(header):
+    if reserved_words(header):
         return Case(
             name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
         )

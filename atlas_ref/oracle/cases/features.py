@@ -114,7 +114,7 @@ def of_one(case: Case) -> set[str]:
     return {name for name, each in FEATURES.items() if each.is_of(case)}
 
 
-def declared(names: Iterable[str]) -> tuple[str, ...]:
+def declared_features(names: Iterable[str]) -> tuple[str, ...]:
     """The features that an implementation is declared not to have.
 
     Raises:

@@ -72,7 +72,9 @@ def check_gate_axis(header: Any, inputs: Mapping[str, Any]) -> None:
         )
 
 
-def stated_by_a_set(path: str, fields: dict[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def axis_from_manifest(
+    path: str, fields: dict[str, Any], inputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """The JSON object of a case, with the axis that the manifest of its set states (GATES-15).
 
     Args:
@@ -81,11 +83,11 @@ def stated_by_a_set(path: str, fields: dict[str, Any], inputs: Mapping[str, Any]
     """
     if "gate_axis" in fields or not wide(inputs):
         return fields
-    listed = properties_in_set(path)
+    listed = properties_from_manifest(path)
     return fields if listed is None or PROPERTY not in listed else {**fields, "gate_axis": "d_out"}
 
 
-def properties_in_set(path: str) -> list[Any] | None:
+def properties_from_manifest(path: str) -> list[Any] | None:
     """The properties that a manifest lists for a file; None where no set lists it."""
     file = Path(path).absolute()
     try:

@@ -22,7 +22,7 @@ from atlas_ref.forms import FORMS
 from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import shown
 from atlas_ref.oracle.cases.files import KEY
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
 from atlas_ref.oracle.cases.tensor_spec import CHARACTERS, LEVELS
 from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
@@ -69,11 +69,11 @@ class OwnKey(NamedTuple):
         """What validates a value, or None for a header of another rule."""
         return TypeAdapter(SUBJECTS[self.rule].keys[self.key])
 
-    def _checked(self, value: Any) -> Any:
+    def _check(self, value: Any) -> Any:
         return None if value is None else self.adapter().validate_python(value, strict=True)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._checked)
+        return core_schema.no_info_plain_validator_function(self._check)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return self.adapter().json_schema()
@@ -255,7 +255,7 @@ def title(header: Header) -> str:
     return SUBJECTS[header.rule].title(header) if header.rule in SUBJECTS else header.rule
 
 
-def reserved(header: Header) -> str:
+def reserved_words(header: Header) -> str:
     """What a header asks for and this version does not compute, in words; "" for nothing."""
     return f"rule {header.rule}" if header.rule in RESERVED else ""
 
@@ -270,7 +270,7 @@ def parse(text: str) -> Header:
     if len(text) > CHARACTERS:
         raise ValueError(f"{KEY}: has {len(text)} characters, at most {CHARACTERS} are read")
     try:
-        data = decoded(text)
+        data = decode(text)
     except ValueError as error:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):

@@ -36,7 +36,7 @@ def check_dtype(where: str, dtype: Any, available: Iterable[str] = STORED) -> No
         raise CaseError(f"{where}: dtype {dtype!r} is not available; {', '.join(available)} are")
 
 
-def converted(case: Case, dtype: str) -> dict[str, Any]:
+def convert(case: Case, dtype: str) -> dict[str, Any]:
     """Every floating input in `dtype`, and masks as they are.
 
     Conversion is exact where `dtype` is not narrower.
@@ -63,7 +63,7 @@ def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.nda
     return result
 
 
-def rounded(case: Case, dtype: str) -> Case:
+def round_inputs(case: Case, dtype: str) -> Case:
     """The case with every floating input rounded to `dtype` (CASE-22).
 
     An implementation that works in this format sees it so.

@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.tensor_spec import DEEPEST, LONGEST
 from atlas_ref.storage import json_text
 
 
-def decoded(text: str | bytes) -> Any:
+def decode(text: str | bytes) -> Any:
     """The value of a JSON text, in UTF-8 where it is bytes.
 
     Raises:

@@ -111,15 +111,15 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:
-        _check_drawn(request, name)
-    _check_stated(request, name)
+        _check_draw(request, name)
+    _check_request(request, name)
     if request.groups > 1:
         own = {**request.parameters, "groups": request.groups}
         request = request.replaced(parameters=own, groups=1)
     request, without = _of_preset(request, name)
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
-        (request.rule not in names_with("has_window") and not _parametrised(request.rule))
+        (request.rule not in names_with("has_window") and not _has_parameters(request.rule))
         or request.level != "projected"
     ):
         rules = " and ".join(names_with("has_window"))
@@ -137,7 +137,7 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.rule in SUBJECTS and SUBJECTS[request.rule].has_levels:
         _check_size(request, request.d_in, name)
         fields, tensors = new_block.block(request, new, name=name)
-        return make(fields, _stored(tensors, kind), name=name)
+        return make(fields, _store(tensors, kind), name=name)
     fields = {**_header(request), **new_block.schedule(request, name=name)}
     header = parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
@@ -161,7 +161,7 @@ def new(request: Request, *, name: str = "new") -> Case:
         tensors[subject.cotangent] = draw.standard_normal(shape)
     if request.regime:
         tensors = _in_regime(request, tensors, name)
-    return make(fields, _stored(tensors, kind), name=name)
+    return make(fields, _store(tensors, kind), name=name)
 
 
 def _in_regime(request: Request, tensors: dict[str, Any], name: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _changes_nothing(request: Request, key: str, case: Case) -> bool:
     )
 
 
-def _parametrised(rule: str) -> bool:
+def _has_parameters(rule: str) -> bool:
     """Whether the settings of a rule are parameters of its cases (DEEPCASE-2)."""
     return rule in SUBJECTS and SUBJECTS[rule].has_parameters and SUBJECTS[rule].draw is not None
 
@@ -256,18 +256,18 @@ def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
     return request.replaced(parameters=parameters, convention=axes), preset.without(stated)
 
 
-def _check_drawn(request: Request, name: str) -> None:
+def _check_draw(request: Request, name: str) -> None:
     """Refuse a rule of which no case is drawn, and parameters of one that has none."""
     subject = SUBJECTS[request.rule]
     if subject.draw is None and not subject.has_levels:
         raise CaseError(f"{name}: rule {request.rule}: its cases are recorded, none is drawn")
-    if request.parameters and not _parametrised(request.rule):
+    if request.parameters and not _has_parameters(request.rule):
         raise CaseError(f"{name}: parameters: the rule {request.rule} has none")
-    if request.per_dimension_gates and _parametrised(request.rule):
+    if request.per_dimension_gates and _has_parameters(request.rule):
         raise CaseError(f"{name}: per_dimension_gates: the rule {request.rule} has none")
 
 
-def _check_stated(request: Request, name: str) -> None:
+def _check_request(request: Request, name: str) -> None:
     """Refuse what is said twice, and what other rules have (CASE-40, DPLRCASE-20)."""
     if request.packed:
         for key, plain in (("reset", 0), ("pulse", 1)):
@@ -277,7 +277,7 @@ def _check_stated(request: Request, name: str) -> None:
         if request.tokens < 3:
             raise CaseError(f"{name}: packed: at least 3 tokens are needed, found {request.tokens}")
     if request.groups > 1:
-        if not _parametrised(request.rule):
+        if not _has_parameters(request.rule):
             raise CaseError(f"{name}: groups: the rule {request.rule} has none")
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
@@ -289,7 +289,7 @@ def _check_stated(request: Request, name: str) -> None:
             raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
 
 
-def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
+def _store(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
     return {
         key: value if value.dtype.kind in "biu" else value.astype(kind)
         for key, value in tensors.items()

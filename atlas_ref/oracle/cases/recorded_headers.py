@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.messages import shown
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.oracle.cases.tensor_spec import CHARACTERS, LAYER
 from atlas_ref.oracle.registry import LINEAR_FAMILY, RECORDED
 
@@ -102,7 +102,7 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
-def sized(text: str, tensors: Mapping[str, Any]) -> str:
+def with_sizes(text: str, tensors: Mapping[str, Any]) -> str:
     """The header of a recording of gates with the heads and channels that its input has (LAYER-23).
 
     Any other as it is, and one whose input has no such axes too, to be refused.
@@ -112,7 +112,7 @@ def sized(text: str, tensors: Mapping[str, Any]) -> str:
     if x is None or len(x.shape) < 2 or not named:
         return text
     try:
-        data = decoded(text)
+        data = decode(text)
     except ValueError:  # which the reader of headers refuses
         return text
     data = data if isinstance(data, dict) else {}
@@ -129,7 +129,7 @@ def in_words_of_a_case(text: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         text: the header as it stands in the file, a JSON object.
     """
-    data = decoded(text)
+    data = decode(text)
     if data.get("rule") != LINEAR_FAMILY:
         return dict(tensors)
     named: dict[str, Any] = RECORDED[LINEAR_FAMILY].in_words_of_a_case(data, tensors)
@@ -161,7 +161,7 @@ def in_later_words(text: str, tensors: Tensors) -> tuple[str, dict[str, Any]]:
     if len(text) > CHARACTERS or not any(rule in text for rule in EARLIER):
         return text, dict(tensors)
     try:
-        data = decoded(text)
+        data = decode(text)
     except ValueError:  # which the reader of headers refuses
         return text, dict(tensors)
     rule, given = (data.get("rule"), data.get("parameters")) if isinstance(data, dict) else ("", "")

@@ -62,7 +62,7 @@ def is_cotangent(name: str) -> bool:
     return own in COTANGENTS or name in TURNED_BARS or name.startswith(STATE_BAR)
 
 
-def weighed(cotangent: str) -> str:
+def weighed_result(cotangent: str) -> str:
     """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
     return "out/" + cotangent.removeprefix("in/").replace("_bar", "", 1)
 
@@ -75,7 +75,7 @@ def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         result: value
         for name, value in inputs.items()
         if is_cotangent(name)
-        for result in others.get(name, (weighed(name),))
+        for result in others.get(name, (weighed_result(name),))
     }
     if loss := subject.loss(header):
         floating = (value for value in inputs.values() if value.dtype.kind not in "biu")
@@ -108,5 +108,5 @@ __all__ = [
     "main_cotangent",
     "main_result",
     "seeds",
-    "weighed",
+    "weighed_result",
 ]

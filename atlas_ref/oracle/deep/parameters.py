@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from atlas_ref.conventions import resolve
 from atlas_ref.messages import first_problem
-from atlas_ref.oracle.parameters import check_keys, check_names, validated
+from atlas_ref.oracle.parameters import check_keys, check_names, validate
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules.deep_memory import Config
@@ -64,7 +64,7 @@ def parsed(header: Any) -> Any:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    return validated(Parameters, check_names(header, Parameters.model_fields))
+    return validate(Parameters, check_names(header, Parameters.model_fields))
 
 
 def config(header: Any, d_in: int, d_out: int) -> Config:

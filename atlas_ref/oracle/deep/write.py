@@ -232,7 +232,7 @@ class Writer(NamedTuple):
         if self.hook.unasked or axes != 2 or not s.c.has_newton_schulz:
             return self.hook(f"U/{name}", t, partial(_direction, s, rounding, axes), ahead)
         way, settings = rounding.way, s.c.newton_schulz_settings
-        X = self.hook(f"X0/{name}", t, lambda S: matrices.normalised(way, S, settings), ahead)
+        X = self.hook(f"X0/{name}", t, lambda S: matrices.normalise(way, S, settings), ahead)
         for i, row in enumerate(coefficient_table(settings), start=1):
             X = self.hook(f"X{i}/{name}", t, partial(_polynomial, way, row), X)
         if settings.scale != "norm" and settings.guard != "return":

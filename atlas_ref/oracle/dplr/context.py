@@ -27,7 +27,7 @@ class DplrContext(Context):
     __slots__ = ()
 
     @property
-    def masked(self) -> bool:
+    def has_mask(self) -> bool:
         """Whether some token is not active in some row."""
         return "in/active" in self.inputs and not np.all(self.inputs["in/active"])
 
@@ -42,7 +42,7 @@ class DplrContext(Context):
         return self.gate if self.settings.gate_formula is None else "the log gate"
 
     @property
-    def gated(self) -> bool:
+    def has_gates(self) -> bool:
         return self.settings.of.gated == "heads" or bool(self.gate)
 
     @property
@@ -87,7 +87,7 @@ def shapes(inputs: Mapping[str, Any], settings: Any) -> dict[str, tuple[int, ...
 # -- steps of a row --------------------------------------------------------------------------------
 
 
-def decayed(M: Array, gate: Array) -> Array:
+def decay(M: Array, gate: Array) -> Array:
     """M diag(w), with one gate for each channel or one for all."""
     channels = len(gate.shape) == len(M.shape) - 1
     return (gate[..., None, :] if channels else gate[..., None, None]) * M
@@ -103,7 +103,7 @@ def plus(context: Context, M: Array, x: Array, y: Array) -> Array:
     return context.arithmetic.scaled_sum(x[..., :, None], y[..., None, :], M)
 
 
-def erased(context: Context, M: Array, found: Array, write: Array, scale: Array) -> Array:
+def erase_row(context: Context, M: Array, found: Array, write: Array, scale: Array) -> Array:
     """M - diag(e) found b^T; a scale of None is 1."""
     return plus(context, M, -(found if scale is None else scale * found), write)
 

@@ -120,7 +120,7 @@ def names(own: Any, needed: set[str], free: set[str]) -> tuple[set[str], set[str
     return needed, free
 
 
-def drawn(own: Any, shapes: Mapping[str, Any], generator: Any) -> dict[str, Array]:
+def draw(own: Any, shapes: Mapping[str, Any], generator: Any) -> dict[str, Array]:
     """Raw numbers of gates of channels and of step sizes, with all that a formula takes."""
     found: dict[str, Array] = {}
     if own.gate_formula is not None:
@@ -147,7 +147,7 @@ def wide(name: str, x: Array, *, channels: bool) -> Array:
     return ops.expand_dims(ops.expand_dims(x, -1), -1) if "rate" in name else ops.expand_dims(x, -2)
 
 
-def applied(own: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def apply(own: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs with gates and step sizes in place of raw numbers (DPLRCASE-16, DPLRCASE-17)."""
     x = dict(inputs)
     if own.gate_formula is not None:

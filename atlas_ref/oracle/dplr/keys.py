@@ -26,16 +26,16 @@ BARE = "bare key"
 CENTRE = -0.2
 
 
-def prepared(hook: Hook) -> tuple[Hook, dict[str, Array]]:
+def prepare(hook: Hook) -> tuple[Hook, dict[str, Array]]:
     """The hook on keys and queries of value heads, and a state beside the memory after the last token."""
-    context, after = _normed(hook), dict[str, Array]()
+    context, after = _norm(hook), dict[str, Array]()
     tensors = dict(context.inputs)
     tensors["in/k"] = hook.point("keys", 0, same, tensors["in/k"])
     tensors |= {BARE: hook.context.inputs["in/k"], WRITTEN: tensors["in/k"]}
     sources = {**context.sources, WRITTEN: context.sources.get("in/k", ("in/k",))}
     hook = replace(hook, context=context._replace(inputs=tensors, sources=sources))
     if context.settings.of.second == "A":
-        tensors[WRITTEN], after["A"] = _preconditioned(hook)
+        tensors[WRITTEN], after["A"] = _precondition(hook)
         sources[WRITTEN] = ("written_key",)
     queries = ("in/q",) if context.settings.query_groups == 1 else ()
     if context.settings.groups > 1:
@@ -57,7 +57,7 @@ def of_heads(axis: int, z: Array, heads: Any) -> Array:
     return ops.stack([z[(..., int(head), *behind)] for head in heads], axis=axis)
 
 
-def _normed(hook: Hook) -> DplrContext:
+def _norm(hook: Hook) -> DplrContext:
     """Keys and queries under their norm, row by row through the hook."""
     context: DplrContext = hook.context
     tensors, sources = dict(context.inputs), dict[str, Any]()
@@ -84,7 +84,7 @@ def _length(context: DplrContext, z: Array, inside: float, outside: float) -> Ar
     return ops.where(short, floor, touch(ops.sqrt(ops.where(short, 1.0, square))))
 
 
-def _preconditioned(hook: Hook) -> tuple[Array, Array]:
+def _precondition(hook: Hook) -> tuple[Array, Array]:
     """Each key under the running sum of squares, and the sum after the last token (DPLR-20)."""
     context, written = hook.context, []
     A = first = context.first("A")
@@ -93,15 +93,15 @@ def _preconditioned(hook: Hook) -> tuple[Array, Array]:
         key, writes = context.row(t, "k"), hook.mask[t]
         weights = [context.row(t, name) for name in ("log_retain_precond", "beta_precond")]
         sums = (before, key, *weights)
-        A = hook.write("A", t, before, partial(_summed, context), *sums)
+        A = hook.write("A", t, before, partial(_sum_squares, context), *sums)
         as_if = None
         if context.settings.masked_read == "written" and writes is not True:
-            as_if = _summed(context, *sums)
+            as_if = _sum_squares(context, *sums)
         written.append(hook("written_key", t, partial(_written_key, hook, t, as_if), A, key))
     return ops.stack(written, axis=-2), A
 
 
-def _summed(context: DplrContext, A: Array, key: Array, log: Array, weight: Array) -> Array:
+def _sum_squares(context: DplrContext, A: Array, key: Array, log: Array, weight: Array) -> Array:
     """g A + h k^2."""
     gate = context.rounding.touch(ops.exp(log))[..., None]
     return context.arithmetic.scaled_sum(gate, A, weight[..., None] * (key * key))

@@ -18,16 +18,16 @@ from atlas_ref.oracle.dplr import momentum
 from atlas_ref.oracle.dplr.context import (
     TOKENS,
     DplrContext,
-    decayed,
-    erased,
+    decay,
+    erase_row,
     found_in,
     of_rows,
     plus,
 )
-from atlas_ref.oracle.dplr.keys import prepared
+from atlas_ref.oracle.dplr.keys import prepare
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import divisors
-from atlas_ref.oracle.dplr.plain_formulas import with_cumulated
+from atlas_ref.oracle.dplr.plain_formulas import with_cumulation
 from atlas_ref.oracle.dplr.tensors import axes_of
 from atlas_ref.oracle.program.context import chosen, unlabelled
 from atlas_ref.oracle.program.hook import Hook, same
@@ -38,8 +38,8 @@ from tape import ops
 
 def results(context: DplrContext, hook: Hook) -> Results:
     """Results of a call, every head, token and step one after the other, with its ops."""
-    hook, after = prepared(hook)
-    settings, context = hook.context.settings, with_cumulated(hook.context)
+    hook, after = prepare(hook)
+    settings, context = hook.context.settings, with_cumulation(hook.context)
     hook = replace(hook, context=context)
     by = divisors(hook) if settings.of.second == "z" else None
     M = first = hook.point("first/M", 0, same, context.first("M"))
@@ -101,21 +101,21 @@ def _after_row(hook: Hook, j: int, gate: Array, M: Array) -> Array:
     if step:
         before = hook.point("later", t, same, M)
     elif gate is not None:
-        before = hook("decayed", j, decayed, M, gate)
+        before = hook("decayed", j, decay, M, gate)
     of = M if context.settings.order == "after_error" else before
     if context.settings.of.erase == "error":
         arguments = (before, None, None, None, _change(hook, j, of), k)
     else:
         v = _value(hook, j)
         arguments = (before, *_erase(hook, j, of), v, k)
-    return hook.write("M", j, rest, partial(written, context), *arguments)
+    return hook.write("M", j, rest, partial(write, context), *arguments)
 
 
-def written(
+def write(
     context: DplrContext, M: Array, found: Array, write: Array, scale: Array, added: Array, k: Array
 ) -> Array:
     """M - diag(e) found b^T + added k^T, where something is erased (DPLR-2, DPLR-18)."""
-    M = M if found is None else erased(context, M, found, write, scale)
+    M = M if found is None else erase_row(context, M, found, write, scale)
     return plus(context, M, added, k)
 
 
@@ -182,26 +182,28 @@ def _read(
         M: the memory after it.
     """
     context, writes = hook.context, hook.mask[t]
-    arguments, compute = _asked(hook, t, before[0], M, divisor), partial(_one, hook, t, M)
+    arguments, compute = _read_arguments(hook, t, before[0], M, divisor), partial(_one, hook, t, M)
     if context.settings.masked_read == "memory" or writes is True:
-        return hook("y", t, partial(_divided, compute), *arguments)
+        return hook("y", t, partial(_divide, compute), *arguments)
     others: Sequence[Array] = ()
     if context.settings.masked_read == "zero":
         shape = (*context.inputs["in/q"].shape[:-2], context.inputs["in/v"].shape[-1])
         other = ops.zeros_like(context.inputs["in/v"], shape=shape)
     else:
-        alone, others = hook.alone(), _made(hook, t, gate, before)
+        alone, others = hook.alone(), _write_arguments(hook, t, gate, before)
         after, _ = _after_token(alone, t, gate, *before)
-        asked = _asked(alone, t, before[0], after, None)
-        other = alone("y", t, partial(_divided, partial(_one, alone, t, after)), *asked)
+        asked = _read_arguments(alone, t, before[0], after, None)
+        other = alone("y", t, partial(_divide, partial(_one, alone, t, after)), *asked)
 
-    def masked(*each: Array) -> Array:
+    def read_under_mask(*each: Array) -> Array:
         return chosen(writes, lambda: compute(*each), other)
 
-    return hook("y", t, partial(_divided, masked), *arguments, *others)
+    return hook("y", t, partial(_divide, read_under_mask), *arguments, *others)
 
 
-def _asked(hook: Hook, t: int, before: Array, M: Array, divisor: Array) -> tuple[Array, ...]:
+def _read_arguments(
+    hook: Hook, t: int, before: Array, M: Array, divisor: Array
+) -> tuple[Array, ...]:
     """Arguments of a read: a memory, the query, a divisor, and what a bonus is with."""
     context, q = hook.context, hook.context.row(t, "q")
     if not context.has("bonus"):
@@ -212,7 +214,7 @@ def _asked(hook: Hook, t: int, before: Array, M: Array, divisor: Array) -> tuple
     return (before, q, divisor, bonus, context.row(t, "v"), context.entry(t, WRITTEN))
 
 
-def _divided(read: Callable[..., Array], M: Array, q: Array, divisor: Array, *rest: Array) -> Array:
+def _divide(read: Callable[..., Array], M: Array, q: Array, divisor: Array, *rest: Array) -> Array:
     """A read over its divisor, where it has one (DPLR-19)."""
     y = read(M, q, *rest)
     return y if divisor is None else y / divisor[..., None]
@@ -236,7 +238,9 @@ def _one(
     return hook.point("scale", t, lambda y, root, *_: y / root, y, root, M, q)
 
 
-def _made(hook: Hook, t: int, gate: Array, before: tuple[Array, Array]) -> tuple[Array, ...]:
+def _write_arguments(
+    hook: Hook, t: int, gate: Array, before: tuple[Array, Array]
+) -> tuple[Array, ...]:
     """What a token's write is made of, where somebody asks (DPLRCASE-28)."""
     context, steps = hook.context, hook.context.settings.steps
     if context.label is unlabelled:

@@ -49,7 +49,7 @@ def run(
     if own.masked_read == "zero":
         results = call(x)
         return results | {"out/y": ops.where(_of_values(writes), results["out/y"], 0.0)}
-    return _written(own, x, axes, call)
+    return _write_results(own, x, axes, call)
 
 
 def quiet(own: Parameters, x: Inputs) -> Inputs:
@@ -84,7 +84,7 @@ def _of_values(writes: Array) -> Array:
     return writes[:, None] if writes.ndim == 1 else writes[..., None, :, None]
 
 
-def _written(
+def _write_results(
     own: Parameters, x: Inputs, axes: dict[str, str], call: Callable[[Inputs], Inputs]
 ) -> Inputs:
     """Results whose masked tokens read what they would have written (DPLRCASE-28).

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from atlas_ref.oracle.dplr.context import DplrContext, decayed, found_in
+from atlas_ref.oracle.dplr.context import DplrContext, decay, found_in
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
@@ -25,14 +25,14 @@ def after_token(hook: Hook, t: int, gate: Array, M: Array, S: Array) -> tuple[Ar
         S = hook.write("S", t, S, same)
         return hook.write("M", t, hook.point("rest/M", t, same, first), same), S
     key = context.entry(t, WRITTEN)
-    M = M if gate is None else hook("decayed", t, decayed, M, gate)
+    M = M if gate is None else hook("decayed", t, decay, M, gate)
     of = M if context.settings.order == "before_error" else first
     momentum = hook("momentum", t, partial(_exp, context), context.row(t, "log_momentum"))
     change = _change(hook, t, of)
     rate = context.row(t, "beta")
     S = hook.write("S", t, S, partial(_after, context), S, momentum, change, key)
     rest = hook.point("rest/M", t, same, first)
-    return hook.write("M", t, rest, partial(_moved, context), M, S, rate), S
+    return hook.write("M", t, rest, partial(_move, context), M, S, rate), S
 
 
 def _exp(context: DplrContext, log: Array) -> Array:
@@ -54,6 +54,6 @@ def _after(context: DplrContext, S: Array, momentum: Array, change: Array, key: 
     return context.arithmetic.scaled_sum(momentum[..., None, None], S, added)
 
 
-def _moved(context: DplrContext, M: Array, S: Array, rate: Array) -> Array:
+def _move(context: DplrContext, M: Array, S: Array, rate: Array) -> Array:
     """M - beta S."""
     return context.arithmetic.scaled_sum(-1.0 * rate[..., None, None], S, M)

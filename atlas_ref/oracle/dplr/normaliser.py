@@ -29,21 +29,21 @@ class Divisors(NamedTuple):
 def divisors(hook: Hook) -> Divisors:
     """What every read is divided by (DPLR-19)."""
     context, n, found = hook.context, hook.context.settings.steps, []
-    written = context.settings.masked_read == "written" and context.masked
+    written = context.settings.masked_read == "written" and context.has_mask
     z = first = context.first("z")
     for t in range(context.tokens):
         z = before = as_if = hook.start("z", t, z, first)
         keys = [context.row(j, "k") for j in range(t * n, (t + 1) * n)]
         for j, key in enumerate(keys, t * n):
             as_if = as_if + key if written else as_if
-            z = hook.write("z", j, z, _added, z, key)
+            z = hook.write("z", j, z, _add, z, key)
         others = (before, *keys) if written else ()
         compute = partial(_divisor, hook, t, as_if if written else None)
         found.append(hook("normaliser", t, compute, z, *others, context.row(t, "q")))
     return Divisors(found, z)
 
 
-def _added(z: Array, key: Array) -> Array:
+def _add(z: Array, key: Array) -> Array:
     return z + key
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from atlas_ref.oracle.dplr import formulas, members
-from atlas_ref.oracle.parameters import check_keys, check_names, validated
+from atlas_ref.oracle.parameters import check_keys, check_names, validate
 from atlas_ref.types import Array, Count, Frozen
 
 #: The order of decay and erase.
@@ -103,7 +103,7 @@ class Parameters(Frozen):
             each // self.groups if self.group_order == "blocks" else each % (heads // self.groups)
         )
 
-    def ordered(self, inputs: Mapping[str, Any]) -> bool:
+    def has_order(self, inputs: Mapping[str, Any]) -> bool:
         """Whether the order of heads in groups matters: there are several groups of several."""
         keys = self.groups > 1 and inputs["in/k"].shape[-3] > 1
         return bool(keys or (self.query_groups > 1 and inputs["in/v"].shape[-3] > 1))
@@ -131,15 +131,15 @@ def check_header(header: Any) -> None:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
     check_keys(header, KEYS)
-    parsed(header)
+    parse(header)
 
 
-def parsed(header: Any) -> Parameters:
+def parse(header: Any) -> Parameters:
     """The parameters of a case, validated one by one (DPLRCASE-2).
 
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
     given = check_names(header, Parameters.model_fields)
-    parameters: Parameters = validated(Parameters, given)
+    parameters: Parameters = validate(Parameters, given)
     return parameters

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.context import GATES, DplrContext
 from atlas_ref.oracle.dplr.formulas import MADE, RAW
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.program.context import Context, chosen
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
@@ -29,7 +29,7 @@ _HIGH = 64.0
 _PRINTED = 20.0
 
 
-def computed(hook: Hook) -> Context:
+def compute(hook: Hook) -> Context:
     """The context with logs of gates and step sizes in place of raw numbers.
 
     A reading wraps its points formula/sum, formula/rate, formula/scaled, formula/softplus and
@@ -59,7 +59,7 @@ def _log_gate(hook: Hook) -> Array:
 
 def _in_format(g: Array, dtype: str | None) -> Array:
     """A log gate rounded to a format; its slope is that of what is rounded."""
-    return g if dtype is None else rounded(g, dtype)
+    return g if dtype is None else round_to(g, dtype)
 
 
 def _is_narrow(hook: Hook) -> bool:
@@ -77,7 +77,7 @@ def _by_formula(hook: Hook) -> Array:
         size = _size(hook, z)
         return -size if rate is None else -(rate * size)
     if kind == "bounded":
-        z = hook.point("formula/scaled", 0, _scaled, z, rate, bias)
+        z = hook.point("formula/scaled", 0, _scale, z, rate, bias)
         return own.gate_lower_bound * touch(_share(z))
     if kind == "log_sigmoid":
         return _of_sigmoid(own, z, touch)
@@ -86,7 +86,7 @@ def _by_formula(hook: Hook) -> Array:
     return -touch(ops.exp(ops.where(ops.less(z, _HIGH), z, _HIGH)))
 
 
-def _scaled(z: Array, rate: Array, bias: Array) -> Array:
+def _scale(z: Array, rate: Array, bias: Array) -> Array:
     """The argument under its rate, its bias in it already."""
     return z if rate is None else rate * z
 
@@ -113,7 +113,7 @@ def _size(hook: Hook, z: Array) -> Array:
     """Softplus as the program has it."""
     own, touch = hook.context.settings, hook.context.rounding.touch
     if own.gate_softplus == "log(1+exp)" and _is_narrow(hook):
-        return _as_printed(own, z, touch)
+        return _softplus(own, z, touch)
     return hook.point("formula/softplus", 0, lambda z: _of_softplus(own, z, touch), z)
 
 
@@ -128,7 +128,7 @@ def _of_softplus(own: Any, z: Array, touch: Touch) -> Array:
     return size
 
 
-def _as_printed(own: Any, z: Array, touch: Touch) -> Array:
+def _softplus(own: Any, z: Array, touch: Touch) -> Array:
     """log(1 + e^z) in the arithmetic of a program, z where e^z would overflow or a threshold is."""
     top = _PRINTED if own.gate_threshold is None else own.gate_threshold
     above = ops.greater(z, top)
@@ -177,7 +177,7 @@ def _share(z: Array) -> Array:
 # -- gates by their cumulated logs -------------------------------------------------------------------
 
 
-def with_cumulated(context: DplrContext) -> DplrContext:
+def with_cumulation(context: DplrContext) -> DplrContext:
     """Gates as of a kernel that cumulates logs over a chunk, where the case declares it (DPLRCASE-15).
 
         G_t = g_first + ... + g_t,      w_t = exp(G_t - G_{t-1})

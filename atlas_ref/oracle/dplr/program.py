@@ -69,7 +69,7 @@ def few(inputs: Inputs) -> Inputs:
     leading = tuple(range(active.ndim - 1))
     wrote, quiet = active.any(axis=leading), ~active.all(axis=leading)
     places = [int(np.argmax(each)) for each in (wrote, quiet) if each.any()]
-    return calls.taken(dict(inputs), list(dict.fromkeys(places)))
+    return calls.take(dict(inputs), list(dict.fromkeys(places)))
 
 
 def _active(inputs: Inputs) -> Any:
@@ -106,7 +106,7 @@ PROGRAM = Program(
     others=axes.settings,
     further=further,
     draw=tensors.rows,
-    formulas=plain_formulas.computed,
+    formulas=plain_formulas.compute,
     raw=RAW,
     context=DplrContext,
     steps=lambda settings: int(settings.steps),
@@ -114,9 +114,9 @@ PROGRAM = Program(
 )
 
 
-def stated(case: Case) -> tuple[Program, parameters.Parameters]:
+def program_and_parameters(case: Case) -> tuple[Program, parameters.Parameters]:
     """The program of a case, and its parameters, of which replay and search are made (DPLRCASE-12)."""
-    return PROGRAM, parameters.parsed(case.header)
+    return PROGRAM, parameters.parse(case.header)
 
 
 def run(
@@ -126,4 +126,4 @@ def run(
     chosen: Sequence[Reading] = (),
 ) -> dict[str, Array]:
     """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9, TOL-3)."""
-    return of_program.run(*stated(case), inputs, rounding, chosen)
+    return of_program.run(*program_and_parameters(case), inputs, rounding, chosen)

@@ -160,13 +160,13 @@ def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (DPLRCASE-4).
 
     Raises:
         ValueError: names the tensor, what was found and what is needed.
     """
-    own = parameters.parsed(header)
+    own = parameters.parse(header)
     _check_names(own, inputs)
     needed = shapes(own, inputs)
     for name, value in inputs.items():
@@ -226,14 +226,14 @@ def numbers(header: Any, inputs: Mapping[str, Any]) -> int:
     """Numbers of the largest array: the memory or the tokens (CASE-2)."""
     k, v = inputs["in/k"].shape, inputs["in/v"].shape
     most: int = math.prod(v[:-2]) * max(k[-1] * v[-1], v[-2] * max(k[-1], v[-1]))
-    return most * parameters.parsed(header).query_groups
+    return most * parameters.parse(header).query_groups
 
 
 def draw(
     request: Any, header: Any, generator: Any, d_phi: int
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
-    own, T = parameters.parsed(header), request.tokens
+    own, T = parameters.parse(header), request.tokens
     tensors, lead = rows(request, own, generator), leading(request, own.groups)
     if request.pulse > 1:
         tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
@@ -259,10 +259,10 @@ def rows(request: Any, own: Parameters, generator: Any) -> dict[str, Array]:
         x = np.abs(x) if own.of.second == "z" and name != "in/v" else x
         tensors[name] = x if name in ("in/v", "in/q") else x / np.sqrt(request.d_in)
     if own.gate_formula is not None or own.beta_formula is not None:
-        tensors |= formulas.drawn(own, made, generator)
+        tensors |= formulas.draw(own, made, generator)
     if own.of.gated is True and own.gate_formula is None:
         tensors["in/retain"] = generator.uniform(0.8, 1.0, made["in/retain"][1])
-    tensors = _gated(request, own, tensors)
+    tensors = _with_gate(request, own, tensors)
     if own.of.second == "A":
         shape = made["in/beta_precond"][0]
         tensors["in/log_retain_precond"] = np.log(generator.uniform(0.8, 1.0, shape))
@@ -275,7 +275,7 @@ def rows(request: Any, own: Parameters, generator: Any) -> dict[str, Array]:
     return tensors
 
 
-def _gated(request: Any, own: Parameters, tensors: dict[str, Array]) -> dict[str, Array]:
+def _with_gate(request: Any, own: Parameters, tensors: dict[str, Array]) -> dict[str, Array]:
     """The tensors with the gate that was asked for, or that the member's code has (DPLRCASE-20).
 
     Gates are drawn for channels; one of a head is that of the first, so that no other tensor moves.
@@ -305,7 +305,7 @@ def states(
     request: Any, header: Any, inputs: Mapping[str, Array], generator: Any
 ) -> dict[str, Array]:
     """States before the first token, and cotangents of those after the last (DPLRCASE-21)."""
-    own = parameters.parsed(header)
+    own = parameters.parse(header)
     needed, found = shapes(own, inputs), dict[str, Array]()
     for first, bar in (("in/M0", "in/M_bar"), *filter(None, (SECOND[own.of.second],))):
         shape = needed[first][0]

@@ -56,7 +56,7 @@ class Arithmetic(NamedTuple):
         """factor * x + y; a factor of None is 1."""
         if factor is None:
             return x + y
-        return _fused()(factor, x, y) if self.fused else factor * x + y
+        return _fused_function()(factor, x, y) if self.fused else factor * x + y
 
     def total(self, x: Array) -> Array:
         """Sum over the last two axes, which stay."""
@@ -87,23 +87,23 @@ def _product(way: Arithmetic) -> Callable[[Array, Array], Array]:
         return A @ B
 
     def forward(A: Array, B: Array) -> tuple[Array, Any]:
-        return _multiplied(way, A, B), (A, B)
+        return _multiply(way, A, B), (A, B)
 
     def backward(factors: Any, g: Array) -> tuple[Array, Array]:
         A, B = factors
         return (
-            unbroadcast(_multiplied(way, g, np.swapaxes(B, -1, -2)), A.shape),
-            unbroadcast(_multiplied(way, np.swapaxes(A, -1, -2), g), B.shape),
+            unbroadcast(_multiply(way, g, np.swapaxes(B, -1, -2)), A.shape),
+            unbroadcast(_multiply(way, np.swapaxes(A, -1, -2), g), B.shape),
         )
 
     plain.__name__ = "product"
     return opaque(plain, forward, backward)
 
 
-def _multiplied(way: Arithmetic, A: Array, B: Array) -> Array:
+def _multiply(way: Arithmetic, A: Array, B: Array) -> Array:
     if way.transposed:
         return np.swapaxes(
-            _multiplied(
+            _multiply(
                 way._replace(transposed=False), np.swapaxes(B, -1, -2), np.swapaxes(A, -1, -2)
             ),
             -1,
@@ -118,12 +118,12 @@ def _multiplied(way: Arithmetic, A: Array, B: Array) -> Array:
     blocks = blocks[::-1] if way.order == "reverse" else blocks
     if way.fused and step == 1:
         return functools.reduce(
-            lambda acc, pair: fused(pair[0], pair[1], acc), blocks[1:], blocks[0][0] * blocks[0][1]
+            lambda acc, pair: fuse(pair[0], pair[1], acc), blocks[1:], blocks[0][0] * blocks[0][1]
         )
-    return _summed(way.order, [a * b if step == 1 else a @ b for a, b in blocks])
+    return _sum(way.order, [a * b if step == 1 else a @ b for a, b in blocks])
 
 
-def _summed(order: Order, terms: list[Array]) -> Array:
+def _sum(order: Order, terms: list[Array]) -> Array:
     if order == "pairwise":
         while len(terms) > 1:
             odd = terms[-1:] if len(terms) % 2 else []
@@ -135,7 +135,7 @@ def _summed(order: Order, terms: list[Array]) -> Array:
     return functools.reduce(np.add, terms)
 
 
-def fused(a: Array, b: Array, c: Array) -> Array:
+def fuse(a: Array, b: Array, c: Array) -> Array:
     """a * b + c rounded once (TOL-3).
 
     Narrower formats compute in float64, float64 by error-free transformations.
@@ -164,12 +164,12 @@ def _high(x: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=1)
-def _fused() -> Callable[[Array, Array, Array], Array]:
+def _fused_function() -> Callable[[Array, Array, Array], Array]:
     def plain(a: Array, x: Array, y: Array) -> Array:
         return a * x + y
 
     def forward(a: Array, x: Array, y: Array) -> tuple[Array, Any]:
-        return fused(a, x, y), (a, x, y.shape)
+        return fuse(a, x, y), (a, x, y.shape)
 
     def backward(factors: Any, g: Array) -> tuple[Array, Array, Array]:
         a, x, shape = factors

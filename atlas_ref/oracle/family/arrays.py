@@ -82,7 +82,7 @@ class Arrays:
             norm_settings(c, c.k_norm if c.norm_place == "before_phi" else "none") if token else ()
         )
 
-    def _projected(self, name: str) -> Array:
+    def _project_tokens(self, name: str) -> Array:
         key = ("projected", name)
         if key not in self.arrays:
             x = ops.expand_dims(self.inputs["in/x"], 1)
@@ -90,20 +90,20 @@ class Arrays:
         return self.arrays[key]
 
     def k(self, c: Convention) -> Array:
-        return self._projected("W_K") if self.header.level == "token" else self.inputs["in/k"]
+        return self._project_tokens("W_K") if self.header.level == "token" else self.inputs["in/k"]
 
     def v(self, c: Convention) -> Array:
-        return self._projected("W_V") if self.header.level == "token" else self.inputs["in/v"]
+        return self._project_tokens("W_V") if self.header.level == "token" else self.inputs["in/v"]
 
     def _keys(self, c: Convention) -> Array:
-        return self._mapped(self.k(c), c.k_norm, c)
+        return self._map(self.k(c), c.k_norm, c)
 
     def _queries(self, c: Convention) -> Array:
-        q = self._projected("W_Q") if self.header.level == "token" else self.inputs["in/q"]
-        mapped = self._mapped(q, c.q_norm, c)
+        q = self._project_tokens("W_Q") if self.header.level == "token" else self.inputs["in/q"]
+        mapped = self._map(q, c.q_norm, c)
         return mapped if c.query_scale == 1.0 else mapped * (1.0 / math.sqrt(q.shape[-1]))
 
-    def _mapped(self, x: Array, norm: str, c: Convention) -> Array:
+    def _map(self, x: Array, norm: str, c: Convention) -> Array:
         feature_map = self.header.feature_map
         if feature_map.kind == "identity":
             return x if norm == "none" else self.touch(keys_normalised(x, norm, c))
@@ -134,7 +134,7 @@ class Arrays:
         """W silu([k; v]), of projections of its own where the case has them (SURROGATE-2)."""
         W = self.inputs["in/param/W_surrogate"]
         if "in/param/W_K_surrogate" in self.inputs:
-            k, v = self._projected("W_K_surrogate"), self._projected("W_V_surrogate")
+            k, v = self._project_tokens("W_K_surrogate"), self._project_tokens("W_V_surrogate")
         elif c.norm_place == "before_phi":
             k = self.touch(keys_normalised(k, c.k_norm, c)) if c.k_norm != "none" else k
         z = ops.concatenate([k, v], axis=-1)
@@ -144,7 +144,7 @@ class Arrays:
 
     def column(self, name: str, c: Convention) -> Array:
         """A gate as (..., T, 1 or d_out, 1); None where the case has none."""
-        value = self._computed(name, c) if self.header.level == "token" else self._input(name)
+        value = self._compute(name, c) if self.header.level == "token" else self._input(name)
         bounds = {"retain": c.retain_bounds, "step_size": c.step_bounds}  # CONV-66
         value = gates.bounded(value, bounds.get(name, "none"))
         if value is None:
@@ -156,7 +156,7 @@ class Arrays:
             return ops.exp(self.inputs[f"in/log_{name}"])
         return self.inputs.get(f"in/{name}")
 
-    def _computed(self, name: str, c: Convention) -> Array:
+    def _compute(self, name: str, c: Convention) -> Array:
         if f"in/param/W_{name}" not in self.inputs:
             return None
         key = ("gate", name, *self._gating(c))

@@ -42,7 +42,7 @@ REPEATED = (
 Results = dict[str, Array]
 
 
-def evaluated(
+def evaluate(
     case: Case,
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
@@ -74,15 +74,15 @@ def evaluated(
         for numbers in _rounds(members, _size(prepared, case)):
             group = [conventions[i] for i in numbers]
             padded = group if len(group) > 1 else group * 2  # one convention has no axis in front
-            stack = prepared.stacked(padded)
+            stack = prepared.stack(padded)
             stack = _by_column(stack) if columns else stack
-            full = {name: _repeated(getattr(stack, name), len(padded)) for name in REPEATED}
+            full = {name: _repeat(getattr(stack, name), len(padded)) for name in REPEATED}
             outputs = _run(structure, stack._replace(**full), orthogonaliser(padded))
             yield (
                 numbers,
                 {
                     name: value[: len(group)]
-                    for name, value in _named(case, padded, outputs).items()
+                    for name, value in _name_results(case, padded, outputs).items()
                 },
             )
 
@@ -111,11 +111,11 @@ def _rounds(members: Sequence[int], size: int) -> Iterator[list[int]]:
         yield list(members[i : i + step])
 
 
-def _repeated(x: Array, count: int) -> Array:
+def _repeat(x: Array, count: int) -> Array:
     return x if x is None else np.broadcast_to(x, (count, *x.shape[1:]))
 
 
-def _named(case: Case, group: Sequence[Convention], outputs: Outputs) -> Results:
+def _name_results(case: Case, group: Sequence[Convention], outputs: Outputs) -> Results:
     minus = np.array([each.momentum_sign == "minus" for each in group])
     transposed = group[0].layout == "transposed"
 
@@ -218,5 +218,5 @@ def longest(prepared: prepare.Prepared, convention: Convention) -> float:
 
     structure = prepare.structure(convention, prepared.header)
     hook = family.value_hook(values)
-    family.run(structure, prepared.stacked([convention]), orthogonalise, hook=hook)
+    family.run(structure, prepared.stack([convention]), orthogonalise, hook=hook)
     return max(lengths, default=0.0)

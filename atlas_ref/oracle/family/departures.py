@@ -125,12 +125,12 @@ def features(case: Case) -> dict[str, str]:
     return named | ({"in/M_ref": "in/M_ref"} if "in/M_ref" in inputs else {})
 
 
-def missed(case: Case) -> tuple[str, ...]:
+def missed_features(case: Case) -> tuple[str, ...]:
     """What kernels tend to miss of a case of one memory, in words (CASE-27)."""
     return tuple(features(case).values())
 
 
-def ignored(case: Case) -> Iterator[Mistake]:
+def ignore_features(case: Case) -> Iterator[Mistake]:
     """Departures about a feature of a case, which is ignored or taken for another (IDENT-14)."""
     if not SUBJECTS[case.header.rule].has_tokens:
         return
@@ -144,11 +144,11 @@ def ignored(case: Case) -> Iterator[Mistake]:
     yield from _together(case)
     yield from _rows(case)
     if "span" in named:
-        yield departure("span", "the span were ignored and the reference ran", _spanned(1, None))
+        yield departure("span", "the span were ignored and the reference ran", _with_span(1, None))
         phase = case.header.phase
         longer = facts(case).tokens + 2 + (phase or 0)
         words = "the span were ignored and the reference stayed"
-        yield departure("span", words, _spanned(longer, phase))
+        yield departure("span", words, _with_span(longer, phase))
     if "phase" in named:
         yield PHASE
     for each in (REFERENCE, M0, S0):
@@ -164,7 +164,7 @@ def without(case: Case, *names: str) -> Case:
     )
 
 
-def changed(case: Case, inputs: Mapping[str, Any], **more: Any) -> Case:
+def change(case: Case, inputs: Mapping[str, Any], **more: Any) -> Case:
     """The case with some tensors replaced or added, and other fields."""
     return case.replaced(inputs={**case.inputs, **inputs}, recorded={}, **more)
 
@@ -226,7 +226,7 @@ def _silent(case: Case) -> Iterator[Mistake]:
         yield departure(
             "in/active",
             f"{words} and still decayed",
-            lambda each: changed(without(each, "in/active"), quiet),
+            lambda each: change(without(each, "in/active"), quiet),
         )
 
 
@@ -244,7 +244,7 @@ def _skipping(case: Case) -> Case:
         lags = [lag for lag in range(wide.shape[-1]) if lag > t or active(case)[t - lag]][:c]
         wide[..., t, lags] = weights[..., t, : len(lags)]
     header = case.header.replaced(window=wide.shape[-1])
-    return changed(case, {"in/window_weights": wide}, header=header)
+    return change(case, {"in/window_weights": wide}, header=header)
 
 
 def _starts(case: Case) -> Iterator[Mistake]:
@@ -256,7 +256,7 @@ def _starts(case: Case) -> Iterator[Mistake]:
     turned = {name: np.flip(case.inputs[name], HISTORY[name]) for name in names}
     if case.inputs[names[0]].shape[HISTORY[names[0]]] > 1:
         words = f"{BEFORE} were in reverse order"
-        yield departure(names[0], words, lambda each: changed(each, turned))
+        yield departure(names[0], words, lambda each: change(each, turned))
 
 
 def without_window(case: Case) -> Case:
@@ -288,9 +288,9 @@ def _rows(case: Case) -> Iterator[Mistake]:
         first = {name: case.inputs[name][..., 0] for name in names}
         mean = {name: numbers(case, name).mean(axis=-1) for name in names}
         words = "all output dimensions had their mean gate"
-        yield departure(names[0], words, lambda each: changed(each, mean))
+        yield departure(names[0], words, lambda each: change(each, mean))
     words = "all output dimensions had the gate of the first"
-    yield departure(names[0], words, lambda each: changed(each, first))
+    yield departure(names[0], words, lambda each: change(each, first))
     if may_scale_columns(case):
         yield departure(names[0], f"{names[0]} were {KEY_CHANNEL}", _same, columns=True)
 
@@ -301,5 +301,5 @@ def may_scale_columns(case: Case) -> bool:
     return bool(names) and "retain" in names[0] and of.d_out == of.d_phi
 
 
-def _spanned(span: int, phase: int | None) -> Callable[[Case], Case]:
+def _with_span(span: int, phase: int | None) -> Callable[[Case], Case]:
     return lambda case: case.replaced(header=case.header.replaced(span=span, phase=phase))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from atlas_ref.conventions import Convention, effective, void_axes
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.subjects.base.facts import gated, history, tokens
+from atlas_ref.oracle.subjects.base.facts import has_gates, history, tokens
 from atlas_ref.rules import FAMILY
 
 
@@ -52,7 +52,7 @@ def facts(case: Case) -> Facts:
         tokens=tokens(inputs),
         history=history(inputs),
         resets="in/reset" in inputs,
-        gated=gated(h, inputs),
+        gated=has_gates(h, inputs),
         d_out=d_out,
         d_phi=d_phi,
         layout=case.convention.layout,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.departures import HISTORY, changed, departure, numbers, without
+from atlas_ref.oracle.family.departures import HISTORY, change, departure, numbers, without
 from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts.gates import bounded, multiplier
@@ -40,7 +40,7 @@ def _windows(case: Case) -> Iterator[Mistake]:
     if "in/window_weights" in case.inputs:
         turned = np.flip(case.inputs["in/window_weights"], -1)
         words = "window weights ran from the oldest token"
-        yield departure("", words, lambda each: changed(each, {"in/window_weights": turned}))
+        yield departure("", words, lambda each: change(each, {"in/window_weights": turned}))
     elif "in/window_gate" not in case.inputs:
         words = f"{words}, each of weight 1/{case.header.window - 1}"
         yield departure("", words, lambda each: without(_shorter(each), "in/window_weights"))
@@ -72,13 +72,13 @@ def _late_decay(case: Case) -> Case:
     c, one = case.convention, np.ones(case.inputs["in/k"].shape[:-1])
     retain = _gate(case, "retain")
     if not FAMILY[case.header.rule].has_error:
-        return changed(case, {"in/v": _times(retain, numbers(case, "in/v"))})
+        return change(case, {"in/v": _times(retain, numbers(case, "in/v"))})
     h = _gate(case, "step_size") if c.rate != "none" else one
     a = h if c.rate in ("momentum", "both", "split") else one
     b = h if c.rate in ("memory", "both") else one
     b = _gate(case, "step_size_memory") if c.rate == "split" else b
     rates = {"in/step_size": a, "in/step_size_memory": _times(retain, b)}
-    return changed(case, rates, convention=c.replaced(rate="split"))
+    return change(case, rates, convention=c.replaced(rate="split"))
 
 
 def _gate(case: Case, name: str) -> Array:

@@ -123,7 +123,7 @@ def changes(base: Point, other: Point) -> dict[str, Any]:
 _DEFAULTS = {PREFIX + key: getattr(NewtonSchulz(), key) for key in NEWTON_SCHULZ_KEYS}
 
 
-def folded(of: Facts, at: Point) -> Point:
+def fold(of: Facts, at: Point) -> Point:
     """The same function as a point whose settings of no consequence have their first values
     (IDENT-4).
     """
@@ -163,7 +163,9 @@ def bases(of: Facts, own: Convention) -> dict[str, Point]:
     return points
 
 
-def tried(own: Convention, rule: str, names: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
+def tried_values(
+    own: Convention, rule: str, names: Collection[str] = ()
+) -> dict[str, tuple[Any, ...]]:
     """The values tried on every axis that a rule has, the case's own among them.
 
     Args:
@@ -195,7 +197,7 @@ def around(base: Point, axes: dict[str, tuple[Any, ...]], depth: int) -> Iterato
     for count in range(depth + 1):
         for chosen in itertools.combinations(steps, count):
             if len({axis for axis, _ in chosen}) == count:
-                other = _changed(base, chosen)
+                other = _change(base, chosen)
                 if other is not None:
                     yield other
 
@@ -204,7 +206,7 @@ def _is_change(base: Point, axis: str, value: Any) -> bool:
     return bool(base[PLACE[axis]] != value)
 
 
-def _changed(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
+def _change(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
     fields = list(base)
     chosen = list(chosen)
     for axis, value in chosen:
@@ -238,14 +240,14 @@ class Enumerated(NamedTuple):
 
 
 @functools.lru_cache(maxsize=2)  # some ten megabytes each
-def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
+def enumerate_points(of: Facts, at: Point, depth: int) -> Enumerated:
     """The points of a search (IDENT-2, IDENT-4, IDENT-5); cases that are alike share them.
 
     Args:
         at: the case's own convention.
     """
     own = convention(at)
-    axes = tried(own, of.rule, of.names)
+    axes = tried_values(own, of.rule, of.names)
     visited: set[Point] = set()
     points: dict[Point, None] = {}
     untried: dict[str, str] = {}
@@ -255,7 +257,7 @@ def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
             if each in visited:
                 continue
             visited.add(each)
-            same = folded(of, each)
+            same = fold(of, each)
             if same in points:
                 continue
             why = refusal(of, convention(same))

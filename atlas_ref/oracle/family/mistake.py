@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, differentiable
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.tensor_spec import phi_of
 from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.family.state import Inputs, Structure
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -125,30 +125,30 @@ class Mistake(NamedTuple):
         return self.said or self.words
 
 
-def seen(case: Case, arithmetic: str = "float32") -> Seen | None:
+def see(case: Case, arithmetic: str = "float32") -> Seen | None:
     """A case with its structure and inputs as the loop has them; None for a rule without a
     sequence.
     """
     if not SUBJECTS[case.header.rule].has_sequence:
         return None
-    prepared = prepare.Prepared(case.header, converted(case, arithmetic), way=WAY)
+    prepared = prepare.Prepared(case.header, convert(case, arithmetic), way=WAY)
     return Seen(
-        case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention])
+        case, prepare.structure(case.convention, case.header), prepared.stack([case.convention])
     )
 
 
-def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
+def compute(case: Case, mistake: Mistake | None, dtype: str) -> Results:
     """Results of a kernel with a mistake, in float32 arithmetic, rounded to `dtype`.
 
     For a mistake of the backward pass they include gradients.
 
     Args:
-        case: with inputs as the kernel has them, see `inputs.rounded`.
+        case: with inputs as the kernel has them, see `inputs.round_inputs`.
         mistake: None for the kernel as it should be.
     """
     if mistake is not None and mistake.case is not None:
         case = mistake.case(case)
-    inputs = converted(case, "float32")
+    inputs = convert(case, "float32")
     rounding = Rounding(WAY, _same, _same, None)
 
     def forward(chosen: Mapping[str, Array]) -> Results:
@@ -169,7 +169,7 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
             results = {**outputs} | {
                 "grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()
             }
-        return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
+        return {name: round_to(np.asarray(value), dtype) for name, value in results.items()}
 
 
 def _same(x: Array) -> Array:
@@ -199,7 +199,7 @@ def run(
         phi, x, settings = phi_of(inputs), inputs[subject.argument], case.header.feature_map
         return {main_result(case.header): (planted.mapped or feature_maps.apply)(settings, phi, x)}
     prepared = prepare.Prepared(case.header, inputs, way=way, touch=rounding.touch)
-    structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
+    structure, stacked = prepare.structure(c, case.header), prepared.stack([c])
     structure = structure if planted.structure is None else planted.structure(structure)
     stacked = stacked if planted.inputs is None else planted.inputs(stacked)
     hooks = Hooks() if planted.hooks is None else planted.hooks()
@@ -218,7 +218,7 @@ def run(
         touch=touch,
         hook=None if hooks.values is None else family.value_hook(hooks.values),
     )
-    results = memory.named(case, outputs)
+    results = memory.name_results(case, outputs)
     if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):
         del results["out/M_ref"]
     return results

@@ -46,7 +46,7 @@ def structure(convention: Convention, header: Any) -> Structure:
 class Prepared(Arrays):
     """The arrays of a case, computed once per variant and stacked on demand."""
 
-    def stacked(self, conventions: Sequence[Convention]) -> Inputs:
+    def stack(self, conventions: Sequence[Convention]) -> Inputs:
         """The inputs of the loop for conventions of one structure; one alone adds no axis."""
         many = len(conventions) > 1
         c = conventions[0]
@@ -126,7 +126,7 @@ class Prepared(Arrays):
             window_keys=None
             if "in/window_k" not in present
             else variants(
-                lambda each: self._mapped(present["in/window_k"], each.k_norm, each),
+                lambda each: self._map(present["in/window_k"], each.k_norm, each),
                 lambda e: ("window_k", *mapping(e)),
                 2,
             ),

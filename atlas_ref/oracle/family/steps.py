@@ -35,7 +35,7 @@ def times(factor: Array, x: Array) -> Array:
     return x if factor is None else factor * x
 
 
-def transposed(x: Array) -> Array:
+def transpose(x: Array) -> Array:
     """The matrix transposed."""
     return x.swapaxes(-1, -2)
 
@@ -47,7 +47,7 @@ def residual(
 
     Keys are (..., c, d_phi), values (..., c, d_out).
     """
-    predicted = way.matmul(keys, transposed(M_ref))
+    predicted = way.matmul(keys, transpose(M_ref))
     return predicted + values if plus else predicted - values
 
 
@@ -59,13 +59,13 @@ def gradient(
         if weights is None and scale is None:  # of one pair without an error (HEBBIAN-2)
             return ops.outer(residual[..., 0, :], keys[..., 0, :])
         if way.early or weights is None:
-            product = way.matmul(transposed(times(weights, residual)), keys)
+            product = way.matmul(transpose(times(weights, residual)), keys)
             return times(scale, product)
-        return way.matmul(transposed(times(times(scale, weights), residual)), keys)
+        return way.matmul(transpose(times(times(scale, weights), residual)), keys)
     weights = scale if weights is None else times(scale, weights)
     if way.early:
-        return way.matmul(transposed(times(weights, residual)), keys)
-    return way.matmul(transposed(residual), times(weights, keys))
+        return way.matmul(transpose(times(weights, residual)), keys)
+    return way.matmul(transpose(residual), times(weights, keys))
 
 
 def momentum(
@@ -85,7 +85,7 @@ def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
     c, rows, columns = momenta.shape[-3:]
     if way.printed:
         flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
-        total = way.matmul(transposed(weights), flat)
+        total = way.matmul(transpose(weights), flat)
         return ops.reshape(total, (*momenta.shape[:-3], rows, columns))
     total = None  # term after term
     for j in reversed(range(c)) if way.order == "reverse" else range(c):
@@ -97,12 +97,12 @@ def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
 def memory(way: Arithmetic, r: Array, M: Array, b: Array, U: Array, ceiling: Any = None) -> Array:
     """M_t = r M - b U, within its ceiling; r, b None for 1 (OMEGA-10, CONV-67)."""
     if way.early and not way.printed and b is not None:
-        return held(way, way.scaled_sum(-b, U, times(r, M)), ceiling)
+        return under_ceiling(way, way.scaled_sum(-b, U, times(r, M)), ceiling)
     change = times(b, U)
-    return held(way, M - change if r is None else way.scaled_sum(r, M, -change), ceiling)
+    return under_ceiling(way, M - change if r is None else way.scaled_sum(r, M, -change), ceiling)
 
 
-def held(way: Arithmetic, M: Array, ceiling: Any) -> Array:
+def under_ceiling(way: Arithmetic, M: Array, ceiling: Any) -> Array:
     """M min(1, ceiling / ||M||), whose cotangent is that of M (CONV-67).
 
     Args:
@@ -123,7 +123,7 @@ def read(way: Arithmetic, M: Array, q: Array) -> Array:
     return way.matmul(M, ops.expand_dims(q, -1))[..., 0]
 
 
-def normalised(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+def normalise(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
     """X_0 = S / (f ||S|| + eps), by the guard (NS-1, NS-6)."""
     norm = settings.norm_factor * _length(way, S)
     size = ops.maximum(norm, settings.eps) if settings.guard == "clamp" else norm + settings.eps
@@ -154,7 +154,7 @@ def _largest(S: Array) -> Array:
     while top.shape[-1] > 1:
         n = top.shape[-1]
         top = ops.maximum(top[..., : (n + 1) // 2], top[..., n // 2 :])
-    top = transposed(top)
+    top = transpose(top)
     while top.shape[-1] > 1:
         n = top.shape[-1]
         top = ops.maximum(top[..., : (n + 1) // 2], top[..., n // 2 :])
@@ -169,14 +169,14 @@ def polynomial(way: Arithmetic, X: Array, row: Coefficients, tall: bool = False)
     if way.transposed == tall:
         return _polynomial(way, X, row)
     way = way if way.printed else way._replace(transposed=False)
-    return transposed(_polynomial(way, transposed(X), row))
+    return transpose(_polynomial(way, transpose(X), row))
 
 
 def _polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
     if way.printed:
         return _printed_polynomial(way, X, row)
     a, b, c = row
-    A = way.matmul(X, transposed(X))
+    A = way.matmul(X, transpose(X))
     if way.early:  # a X + A (b X + c A X)
         inner = b * X + c * way.matmul(A, X) if c else b * X
         return a * X + way.matmul(A, inner)
@@ -189,7 +189,7 @@ def _printed_polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
     With `expanded` it is a X + b A X + c A X X^T X.
     """
     a, b, c = (np.asarray(each, dtype=X.dtype) for each in row)
-    A = way.matmul(X, transposed(X))
+    A = way.matmul(X, transpose(X))
     if not way.expanded:
         B = b * A if c == 0 else way.scaled_sum(b, A, c * way.matmul(A, A))
         return way.scaled_sum(a, X, way.matmul(B, X))
@@ -197,7 +197,7 @@ def _printed_polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
     X_next = way.scaled_sum(a, X, b * cubed)
     if c == 0:
         return X_next
-    return way.scaled_sum(c, way.matmul(way.matmul(cubed, transposed(X)), X), X_next)
+    return way.scaled_sum(c, way.matmul(way.matmul(cubed, transpose(X)), X), X_next)
 
 
 def newton_schulz(way: Arithmetic, S: Array, settings: NewtonSchulz, *, X: Array = None) -> Array:
@@ -228,7 +228,7 @@ def _block(way: Arithmetic, settings: NewtonSchulz) -> Callable[[Array], Array]:
         return image(
             way,
             S,
-            iterates(way, normalised(way, S, settings), coefficient_table(settings)),
+            iterates(way, normalise(way, S, settings), coefficient_table(settings)),
             settings,
         )
 
@@ -238,11 +238,11 @@ def _block(way: Arithmetic, settings: NewtonSchulz) -> Callable[[Array], Array]:
     def backward(S: Array, g: Array) -> tuple[Array]:
         if way.transposed:
             return (
-                transposed(
+                transpose(
                     _backward(
                         way._replace(transposed=False),
-                        transposed(S),
-                        transposed(g),
+                        transpose(S),
+                        transpose(g),
                         settings,
                         _shape_factor(S),
                     )
@@ -258,19 +258,19 @@ def _backward(way: Arithmetic, S: Array, g: Array, settings: NewtonSchulz, root:
     """Cotangent of S from that of the result, step by step (NS-20, NS-21)."""
     norm = frobenius(way, S)
     safe = np.where(norm == 0.0, np.ones_like(norm), norm)
-    path = [normalised(way, S, settings)]
+    path = [normalise(way, S, settings)]
     for row in coefficient_table(settings):
         path.append(polynomial(way, path[-1], row))
     D = g * norm if settings.scale == "norm" else g * root if settings.scale == "sqrt" else g
     for (a, b, c), X in zip(
         reversed(coefficient_table(settings)), reversed(path[:-1]), strict=True
     ):
-        A, H = way.matmul(X, transposed(X)), way.matmul(D, transposed(X))
+        A, H = way.matmul(X, transpose(X)), way.matmul(D, transpose(X))
         K = b * H + c * (way.matmul(H, A) + way.matmul(A, H)) if c else b * H
         D = (
             a * D
             + way.matmul(b * A + c * way.matmul(A, A) if c else b * A, D)
-            + way.matmul(K + transposed(K), X)
+            + way.matmul(K + transpose(K), X)
         )
     length = settings.norm_factor * norm
     size = np.maximum(length, settings.eps) if settings.guard == "clamp" else length + settings.eps

@@ -10,7 +10,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.family import candidates, lattice
@@ -82,7 +82,7 @@ def deciding_convention(case: Case, conventions: Sequence[Convention], dtype: st
         for design in _designs(case, conventions):
             for seed in range(1 if design.scales or design.lengths else SEEDS):
                 trial = _trial(case, conventions, design, seed, dtype)
-                if trial is not None and separated(
+                if trial is not None and separates(
                     trial, conventions, _beside(trial, conventions) if alone else [], dtype
                 ):
                     return trial
@@ -95,19 +95,19 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
     They are one change away, two for the small rules.
     """
     of = facts(case)
-    own = {lattice.folded(of, lattice.point(each)) for each in conventions}
+    own = {lattice.fold(of, lattice.point(each)) for each in conventions}
     depth = 1 if case.header.rule in names_with("has_window") else 2
     near = lattice.around(
         lattice.point(conventions[0]),
-        lattice.tried(conventions[0], case.header.rule, case.inputs),
+        lattice.tried_values(conventions[0], case.header.rule, case.inputs),
         depth,
     )
-    points = dict.fromkeys(lattice.folded(of, each) for each in near)
+    points = dict.fromkeys(lattice.fold(of, each) for each in near)
     neighbours = [lattice.convention(each) for each in points if each not in own]
     return [each for each in neighbours if refusal(of, each) is None]
 
 
-def separated(
+def separates(
     case: Case, conventions: Sequence[Convention], others: Sequence[Convention], dtype: str
 ) -> bool:
     """Whether y differs by more than the format rounds.
@@ -140,7 +140,7 @@ def _flat(case: Case, conventions: Sequence[Convention], name: str) -> Array:
     """One result of every convention, (conventions, numbers)."""
     rows: list[Array] = [np.zeros(0)] * len(conventions)
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(case, converted(case, "float64"), conventions):
+        for numbers, results in candidates.evaluate(case, convert(case, "float64"), conventions):
             for place, number in enumerate(numbers):
                 rows[number] = results[name][place].ravel()
     return np.stack(rows)
@@ -197,8 +197,8 @@ def _trial(
         )
         try:
             trial = new(request, name="deciding case")
-            trial = _scaled(trial, design) if design.scales else trial
-            trial = _shortened(trial, design, convention) if design.lengths else trial
+            trial = _scale(trial, design) if design.scales else trial
+            trial = _shorten(trial, design, convention) if design.lengths else trial
         except (CaseError, ValueError):
             continue
         of = facts(trial)
@@ -222,13 +222,13 @@ def _request(case: Case, convention: Convention, design: Design, seed: int, dtyp
         span=design.span,
         seed=seed,
         dtype=dtype,
-        convention=_stated(convention, h.rule) or "spec",
+        convention=_state(convention, h.rule) or "spec",
         feature_map=plain.get("feature_map", {}),
         window_weights=plain.get("window_weights") or {},
     )
 
 
-def _stated(convention: Convention, rule: str) -> dict[str, Any]:
+def _state(convention: Convention, rule: str) -> dict[str, Any]:
     """A convention as a header states it: its differences from `spec`."""
     axes, spec = convention.model_dump(mode="json"), resolve("spec", rule=rule)
     plain = spec.model_dump(mode="json")
@@ -246,7 +246,7 @@ def _stated(convention: Convention, rule: str) -> dict[str, Any]:
     return changes
 
 
-def _scaled(case: Case, design: Design) -> Case:
+def _scale(case: Case, design: Design) -> Case:
     """A case whose heads but the first have tiny values and zero states.
 
     At level projected they have one write alone.
@@ -276,7 +276,7 @@ def _scaled(case: Case, design: Design) -> Case:
     return make(case.header.plain(), inputs, name=case.name)
 
 
-def _shortened(case: Case, design: Design, convention: Convention) -> Case:
+def _shorten(case: Case, design: Design, convention: Convention) -> Case:
     """A case whose last heads have tiny keys and queries, where these are normed."""
     sizes = np.array([1.0, *(1.0 for _ in design.scales), *design.lengths])
     token, inputs = case.header.level == "token", dict(case.inputs)

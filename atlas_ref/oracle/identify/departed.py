@@ -10,9 +10,9 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.score import beyond_reach, judged_alone, scored, seen_as
+from atlas_ref.oracle.identify.score import beyond_reach, judged_alone, score, seen_as
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.tolerance import PASS
 
@@ -41,13 +41,13 @@ class Departed(NamedTuple):
     tensor: str
 
     @property
-    def said(self) -> str:
+    def phrase(self) -> str:
         """The departure in a phrase."""
         under = "the case's own convention" if self.own else setting(self.convention)
         return f"as if {self.words}, under {under}"
 
 
-def departed(
+def departures(
     case: Case,
     conventions: Sequence[tuple[Convention, dict[str, Any], float]],
     observation: Observation,
@@ -64,7 +64,7 @@ def departed(
     if not values:
         return ()
     observation = Observation(values, {}, {n: observation.dtypes[n] for n in values}, ())
-    from atlas_ref.oracle.family.departures import ignored  # of conventions alone
+    from atlas_ref.oracle.family.departures import ignore_features  # of conventions alone
     from atlas_ref.oracle.family.habits import habits
 
     rows: list[tuple[float, int, str, Mistake, Case]] = []
@@ -72,7 +72,7 @@ def departed(
         view = seen_as(case, convention)
         tried = [
             each
-            for each in (*ignored(view), *habits(view))
+            for each in (*ignore_features(view), *habits(view))
             if number == 0 or each.feature != "span"  # which a convention says, and was searched
         ]
         most = min(NEAR, 0.5 * whole)
@@ -99,8 +99,8 @@ def departed(
 def _distance(case: Case, observation: Observation, *, columns: bool) -> tuple[float, str]:
     """The distance of the case that a program computes, and the tensor that decides it."""
     try:
-        inputs = converted(case, "float64")
-        found = scored(case, inputs, [case.convention], observation, columns=columns)
+        inputs = convert(case, "float64")
+        found = score(case, inputs, [case.convention], observation, columns=columns)
     except CaseError:  # a tensor that it makes is not finite
         return np.inf, ""
     return float(found.distance[0]), found.tensor(0)

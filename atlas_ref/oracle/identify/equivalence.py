@@ -36,7 +36,7 @@ def _gate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
 def _decay(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     if n.no_decay:
         return "CONV-41", "nothing decays"
-    if n.fixed and n.zero("in/M0", "in/M_ref"):
+    if n.has_one_reference and n.zero("in/M0", "in/M_ref"):
         return "CONV-41", "the reference is M0 = 0"
     return None
 
@@ -120,12 +120,12 @@ def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | No
         return "CONV-46", "the span is one token"
     if pair == {"chunk_start", "running"} and n.one_write_per_span:
         return "CONV-46", "no span has two writes, so that its start is always the last memory"
-    if pair == {"chunk_start", "call_start"} and n.covered:
+    if pair == {"chunk_start", "call_start"} and n.covers_call:
         return "CONV-47", "one span covers the call"
     if (
         "running" not in pair
         and n.zero("in/M0", "in/M_ref")
-        and (n.covered or "chunk_start" not in pair)
+        and (n.covers_call or "chunk_start" not in pair)
     ):
         return "CONV-45", "M0 is 0" + (
             " and one span covers the call" if "chunk_start" in pair else ""
@@ -136,7 +136,7 @@ def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | No
 
 
 def _span_origin(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    return ("CONV-47", "one span covers the call, wherever it starts") if n.covered else None
+    return ("CONV-47", "one span covers the call, wherever it starts") if n.covers_call else None
 
 
 def _order(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
@@ -178,7 +178,7 @@ def _window_edge(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | 
     return None
 
 
-def _read(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+def _read_fields(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     if "out/y" not in names:
         return "CONV-11", "y was not handed over"
     if {a, b} == {"chunk_start", "before"} and n.header.span == 1:
@@ -222,7 +222,7 @@ def _first_memory(n: Numbers, axis: str, names: frozenset[str]) -> Reason | None
     c = n.convention
     if (
         c.read == "chunk_start"
-        and n.fixed
+        and n.has_one_reference
         and names <= {"out/y", "out/M_ref"}
         and axis not in ("read", "layout")
     ):
@@ -240,7 +240,7 @@ TESTS: dict[str, Test] = {
     "retain_bounds": partial(_bounds, "retain"),
     "step_bounds": partial(_bounds, "step_size"),
     "memory_ceiling": _memory_ceiling,
-    "read": _read,
+    "read": _read_fields,
     "reference": _reference,
     "span_origin": _span_origin,
     "order": _order,
@@ -290,7 +290,7 @@ def why(
 def _together(n: Numbers, changes: Mapping[str, Any], names: frozenset[str]) -> Reason | None:
     """Reason why two changes undo each other."""
     c = n.convention
-    fixed = c.reference == "zero" or (n.fixed and n.zero("in/M0", "in/M_ref"))
+    fixed = c.reference == "zero" or (n.has_one_reference and n.zero("in/M0", "in/M_ref"))
     if (
         set(changes) == {"direction", "value_sign"}
         and fixed

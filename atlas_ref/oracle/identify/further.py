@@ -20,7 +20,7 @@ REMAINS = 0.5
 LOOKED_AT = 500
 
 
-def most_is_explained(nearest: float, own: float) -> bool:
+def explains_most(nearest: float, own: float) -> bool:
     """Whether the nearest convention explains most of the squared distance of the case's own."""
     return nearest**2 <= REMAINS * own**2
 
@@ -45,10 +45,10 @@ def beside(of: Facts, own: Convention, some: Iterable[Point], known: set[Point])
         own: the case's convention, whose values are tried beside those listed.
         known: points that are not new; the others join it.
     """
-    axes = lattice.tried(own, of.rule, of.names)
+    axes = lattice.tried_values(own, of.rule, of.names)
     for start in some:
         for each in lattice.around(start, axes, 1):
-            point = lattice.folded(of, each)
+            point = lattice.fold(of, each)
             if point not in known and refusal(of, lattice.convention(point)) is None:
                 known.add(point)
                 yield point

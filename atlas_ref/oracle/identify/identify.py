@@ -14,20 +14,20 @@ import numpy as np
 from atlas_ref.conventions import PRESETS
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, refuse, require_supported
-from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import check_dtype, check_size, convert
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import further, twins
 from atlas_ref.oracle.identify.answer import Fit, Identification, Verdict
-from atlas_ref.oracle.identify.departed import Departed, departed
-from atlas_ref.oracle.identify.number import fitted
+from atlas_ref.oracle.identify.departed import Departed, departures
+from atlas_ref.oracle.identify.number import fit
 from atlas_ref.oracle.identify.observation import Observation, observe
-from atlas_ref.oracle.identify.readings import identified
-from atlas_ref.oracle.identify.readings.nodes import observed
-from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored
-from atlas_ref.oracle.identify.stages import is_large, staged
+from atlas_ref.oracle.identify.readings import search_readings
+from atlas_ref.oracle.identify.readings.nodes import observe_case
+from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, score
+from atlas_ref.oracle.identify.stages import is_large, score_in_stages
 from atlas_ref.oracle.identify.stated import as_header, with_changes
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.norms import FORMATS
@@ -123,9 +123,9 @@ def by_readings(
     """The answer of a subject that has readings of its own (DEEPCASE-14)."""
     searched = SUBJECTS[case.header.rule].searched
     assert searched is not None
-    narrow = observed(case, mine, dtype).dtype
+    narrow = observe_case(case, mine, dtype).dtype
     case = stored(case, narrow) if narrow in ("bfloat16", "float16") else case
-    return identified(case, mine, searched, depth=depth, dtype=dtype, progress=progress)
+    return search_readings(case, mine, searched, depth=depth, dtype=dtype, progress=progress)
 
 
 class Search:
@@ -137,24 +137,24 @@ class Search:
         self.case, self.observation, self.depth = case, observation, depth
         self.progress = progress
         self.facts = facts(case)
-        self.inputs = converted(case, "float64")
+        self.inputs = convert(case, "float64")
         self.bases = {
-            name: lattice.folded(self.facts, base)
+            name: lattice.fold(self.facts, base)
             for name, base in lattice.bases(self.facts, case.convention).items()
         }
-        space = self._enumerated(depth)
+        space = self._enumerate(depth)
         self.points, self.conventions, self.untried = (
             list(space.points),
             list(space.conventions),
             dict(space.untried),
         )
         self.large = is_large(case, len(self.points))
-        self.scores: Scored = (staged if self.large else scored)(
+        self.scores: Scored = (score_in_stages if self.large else score)(
             case, self.inputs, self.conventions, observation, progress=progress
         )
 
-    def _enumerated(self, depth: int) -> lattice.Enumerated:
-        return lattice.enumerated(self.facts, lattice.point(self.case.convention), depth)
+    def _enumerate(self, depth: int) -> lattice.Enumerated:
+        return lattice.enumerate_points(self.facts, lattice.point(self.case.convention), depth)
 
     def _left_out(self) -> dict[str, str]:
         whole = self.large and "out/y" in self.observation.values
@@ -188,7 +188,7 @@ class Search:
         verdict: Verdict = (
             "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
         )
-        undecided = twins.undecided(self.points[best], [self.points[i] for i in open_])
+        undecided = twins.open_axes(self.points[best], [self.points[i] for i in open_])
         beside = [i for i in open_ if i != best]
         presets = (
             [name for name, base in self.bases.items() if base == self.points[best]]
@@ -230,10 +230,10 @@ class Search:
         if self.large or not self.observation.values:
             return answer
         points = set(self.points)
-        near = [each for each in self._enumerated(min(self.depth, 1)).points if each in points]
+        near = [each for each in self._enumerate(min(self.depth, 1)).points if each in points]
         added = [
             each
-            for each in fitted(self.case, self.inputs, near, self.observation)
+            for each in fit(self.case, self.inputs, near, self.observation)
             if each not in points
         ][:1]
         if not added:
@@ -246,7 +246,7 @@ class Search:
         new = [lattice.convention(each) for each in added]
         self.points += added
         self.conventions += new
-        more = scored(self.case, self.inputs, new, self.observation, progress=self.progress)
+        more = score(self.case, self.inputs, new, self.observation, progress=self.progress)
         self.scores = self.scores.followed_by(more)
 
     def with_changes(self, answer: Identification) -> Identification:
@@ -257,7 +257,7 @@ class Search:
         whole = float(self.scores.distance[self.points.index(own)])
         for more in range(further.ROUNDS):
             order = np.argsort(self.scores.distance, kind="stable")
-            if not further.most_is_explained(float(self.scores.distance[order[0]]), whole):
+            if not further.explains_most(float(self.scores.distance[order[0]]), whole):
                 break
             starts = further.starts(self.points, order, own, self.depth + more)
             self._extend(list(further.beside(self.facts, self.case.convention, starts, known)))
@@ -287,8 +287,8 @@ class Search:
             (self.conventions[i], self.described(self.points[i]), float(self.scores.distance[i]))
             for i in tried
         ]
-        found = departed(self.case, views, self.observation, self.progress)
-        return self._explained(answer, found)
+        found = departures(self.case, views, self.observation, self.progress)
+        return self._explain(answer, found)
 
     def with_mistakes(self, answer: Identification, *, backward: bool) -> Identification:
         """The answer with mistakes of programs under the case's own convention (IDENT-17).
@@ -304,13 +304,13 @@ class Search:
             self.case, self.observation, backward=backward, progress=self.progress
         )
         answer = answer._replace(failed=(*answer.failed, *failed))
-        return self._explained(answer, found) if found else answer
+        return self._explain(answer, found) if found else answer
 
-    def _explained(self, answer: Identification, found: tuple[Departed, ...]) -> Identification:
+    def _explain(self, answer: Identification, found: tuple[Departed, ...]) -> Identification:
         """The answer with departures that explain the results."""
         if not found or answer.verdict != "NO MATCH":
             return answer._replace(departures=found)
-        why = f"{self._far()} explains these results; ours is the same {found[0].said}"
+        why = f"{self._far()} explains these results; ours is the same {found[0].phrase}"
         return answer._replace(departures=found, why=why)
 
     def _by_column(self) -> list[int]:
@@ -322,7 +322,7 @@ class Search:
 
         if not self.observation.values or not may_scale_columns(self.case):
             return []
-        distance = scored(
+        distance = score(
             self.case,
             self.inputs,
             self.conventions,

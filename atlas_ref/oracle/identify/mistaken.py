@@ -16,7 +16,7 @@ from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings import Search
 from atlas_ref.oracle.identify.readings.judge import Judge
 from atlas_ref.oracle.judge.tolerance import Tolerance, with_member
-from atlas_ref.oracle.norms import norms, rounded
+from atlas_ref.oracle.norms import norms, round_to
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.types import Array
 
@@ -27,7 +27,7 @@ SEARCHED = Searched(
     presets=lambda case: {},
     run=run,
     keeps=lambda case, reading: True,
-    named=mistakes.named(),
+    named=mistakes.words_by_name(),
     word="",
     further=mistakes.every,
 )
@@ -45,17 +45,17 @@ class _Judge(Judge):
             self.kept[key] = program("float64")
         return self.kept[key]
 
-    def allowed(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
+    def tolerances(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
         """For a program, those of the case's own reading, with its own rounding as a member."""
         program = chosen[0].program if chosen else None
         if program is None:
-            return super().allowed(chosen, grad=grad)
+            return super().tolerances(chosen, grad=grad)
         wide, narrow = self.results(chosen, grad=grad), program("float32")
-        found = super().allowed((), grad=grad)
+        found = super().tolerances((), grad=grad)
         for name, each in found.items():
             if each.dtype != "float64" and name in wide:
                 error = norms(
-                    np.asarray(rounded(narrow[name], each.dtype), np.float64) - wide[name]
+                    np.asarray(round_to(narrow[name], each.dtype), np.float64) - wide[name]
                 )
                 found[name] = with_member(each, "the program", error)
         return found
@@ -76,5 +76,5 @@ def mistaken(
     search = Search(case, observation, SEARCHED, progress)
     search.judge = _Judge(case, observation, SEARCHED)
     with np.errstate(all="ignore"):  # a mistake may overflow
-        found = search.departed(search.own, further=True)
+        found = search.departures(search.own, further=True)
     return tuple(found), tuple(dict.fromkeys(search.failed))

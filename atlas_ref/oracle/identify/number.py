@@ -10,7 +10,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.score import scored
+from atlas_ref.oracle.identify.score import score
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 
@@ -25,7 +25,7 @@ FINER, STEPS = 100, (2.0**-0.6, 2.0**-0.4, 2.0**-0.2, 1.0, 2.0**0.2, 2.0**0.4, 2
 NEAR = 0.5
 
 
-def fitted(
+def fit(
     case: Case, inputs: Mapping[str, Array], points: Sequence[Point], observation: Observation
 ) -> list[Point]:
     """Points whose gradient_scale fits the results under test better than any listed value does;
@@ -47,7 +47,7 @@ def fitted(
     between = [(each, best * step) for each, (_, best) in _nearest(first, FINER) for step in STEPS]
     second = _best(case, inputs, between, observation) if between else {}
     fits = [
-        (*_refined(case, inputs, each, best, observation), each)
+        (*_refine(case, inputs, each, best, observation), each)
         for each, (_, best) in _nearest(second, POINTS)
     ]
     return [_at(each, scale) for gap, scale, each in sorted(fits, key=lambda one: one[0])]
@@ -78,7 +78,7 @@ def _nearest(
     )[:count]
 
 
-def _refined(
+def _refine(
     case: Case, inputs: Mapping[str, Array], at: Point, scale: float, observation: Observation
 ) -> tuple[float, float]:
     """The least distance near a first scale, and the scale that has it.
@@ -100,7 +100,7 @@ def _distances(
     trials: Sequence[tuple[Point, float]],
     observation: Observation,
 ) -> Array:
-    return scored(
+    return score(
         case, inputs, [lattice.convention(_at(each, scale)) for each, scale in trials], observation
     ).distance
 

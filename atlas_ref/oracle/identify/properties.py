@@ -36,7 +36,7 @@ class Numbers:
         return int(self.inputs["in/k" if "in/k" in self.inputs else "in/x"].shape[-2])
 
     @cached_property
-    def covered(self) -> bool:
+    def covers_call(self) -> bool:
         """Whether no span of the header ends within the call, whichever its origin (CONV-47)."""
         h = self.header
         return h.span is not None and (h.phase or 1) + self.tokens <= h.span
@@ -64,10 +64,10 @@ class Numbers:
         return True
 
     @cached_property
-    def fixed(self) -> bool:
+    def has_one_reference(self) -> bool:
         """Whether the reference is the same at every token."""
         c = self.convention
-        return c.reference == "call_start" or (c.reference == "chunk_start" and self.covered)
+        return c.reference == "call_start" or (c.reference == "chunk_start" and self.covers_call)
 
     def every(self, name: str, number: float) -> bool:
         """Whether a gate has one value at every active token."""

@@ -56,7 +56,7 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "preset": answer.preset,
         "own": answer.own,
         "from_own": None if answer.match is None else answer.from_own,
-        "as_if": [_departed(each) for each in answer.departures],
+        "as_if": [_departure(each) for each in answer.departures],
         "runner_up": _fit(answer.runner_up),
         "times_worse": answer.times_worse,
         "undecided": answer.undecided,
@@ -73,7 +73,7 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
     }
 
 
-def _departed(each: Departed) -> dict[str, Any]:
+def _departure(each: Departed) -> dict[str, Any]:
     return {
         "feature": each.feature or None,
         "words": each.words,

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.conventions import Convention, effective
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.evaluate import WEIGHED, evaluate
 from atlas_ref.oracle.family import candidates
@@ -55,7 +55,7 @@ class Scored(NamedTuple):
         return max(self.errors, key=lambda name: float(self.errors[name][i]))
 
 
-def scored(
+def score(
     case: Case,
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
@@ -69,15 +69,15 @@ def scored(
         return _by_directions(case, inputs, conventions, observation, progress)
     errors = {name: np.full(len(conventions), np.inf) for name in observation.values}
     with np.errstate(all="ignore"):
-        groups = candidates.evaluated(case, inputs, conventions, columns=columns)
-        for numbers, results in _counted(groups, len(conventions), progress):
+        groups = candidates.evaluate(case, inputs, conventions, columns=columns)
+        for numbers, results in _count(groups, len(conventions), progress):
             for name, mine in observation.values.items():
                 if name in results and results[name].shape[1:] == mine.shape:
                     errors[name][numbers] = _relative(results[name], mine)
     return _worst(errors)
 
 
-def _counted(
+def _count(
     groups: Iterable[tuple[list[int], candidates.Results]], of: int, progress: Progress
 ) -> Iterator[tuple[list[int], candidates.Results]]:
     """The groups of conventions with the progress of their evaluation (SRC-23)."""
@@ -124,8 +124,8 @@ def _by_directions(
         along, size = float(np.sum(mine * direction)), float(np.linalg.norm(mine)) or 1.0
         slopes = np.full(len(conventions), np.inf)
         with np.errstate(all="ignore"):
-            groups = candidates.evaluated(case, moved, conventions)
-            for numbers, results in _counted(groups, len(conventions), progress):
+            groups = candidates.evaluate(case, moved, conventions)
+            for numbers, results in _count(groups, len(conventions), progress):
                 slopes[numbers] = _slope(results, inputs)
         errors[name] = np.abs(slopes - along) / size
     return _worst(errors)
@@ -164,7 +164,7 @@ def judge(
     ratios: dict[int, float] = {}
     tensors: dict[int, str] = {}
     first = int(order[0])
-    allowed = _allowed(case, conventions[first], observation)
+    allowed = _tolerances(case, conventions[first], observation)
     reach = max(_reach(allowed[name], observation) for name in allowed)
     wide = max(float(scores.distance[first]) * NEAR, reach)
     near = [int(i) for i in order if scores.distance[i] <= wide]
@@ -181,7 +181,7 @@ def judge(
                 inputs,
                 conventions,
                 observation,
-                _allowed(case, conventions[i], observation),
+                _tolerances(case, conventions[i], observation),
                 [i],
                 ratios,
                 tensors,
@@ -200,9 +200,9 @@ def judged_alone(
     Args:
         columns: that of a `Mistake`.
     """
-    inputs, allowed = converted(case, "float64"), _allowed(case, convention, observation)
+    inputs, allowed = convert(case, "float64"), _tolerances(case, convention, observation)
     with np.errstate(all="ignore"):
-        ((_, results),) = candidates.evaluated(case, inputs, [convention], columns=columns)
+        ((_, results),) = candidates.evaluate(case, inputs, [convention], columns=columns)
     worst = {
         name: _ratio(results, name, 0, mine, allowed) for name, mine in observation.values.items()
     }
@@ -236,7 +236,9 @@ def _reach(tolerance: Tolerance, observation: Observation) -> float:
     return 10.0 * MARGINAL * tolerance.rms / size if size else 0.0
 
 
-def _allowed(case: Case, convention: Convention, observation: Observation) -> dict[str, Tolerance]:
+def _tolerances(
+    case: Case, convention: Convention, observation: Observation
+) -> dict[str, Tolerance]:
     view = seen_as(case, convention)
     by_name: dict[str, Tolerance] = {}
     for dtype in dict.fromkeys(observation.dtypes.values()):
@@ -274,9 +276,7 @@ def _by_values(
     if not observation.values:
         return
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(
-            case, inputs, [conventions[i] for i in chosen]
-        ):
+        for numbers, results in candidates.evaluate(case, inputs, [conventions[i] for i in chosen]):
             for place, number in enumerate(numbers):
                 worst = {
                     name: _ratio(results, name, place, mine, allowed)
@@ -315,7 +315,7 @@ def _by_gradients(
         ):
             ratios[i] = float("inf")
             continue
-        allowed = _allowed(case, conventions[i], observation)
+        allowed = _tolerances(case, conventions[i], observation)
         ours = evaluate(view, grad=True).tensors
         worst = {
             name: _gradient_ratio(ours[name], mine, allowed[name].norms)

@@ -14,7 +14,7 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.score import Scored, scored
+from atlas_ref.oracle.identify.score import Scored, score
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 
@@ -53,7 +53,7 @@ def is_large(case: Case, count: int) -> bool:
     )
 
 
-def staged(
+def score_in_stages(
     case: Case,
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
@@ -70,9 +70,9 @@ def staged(
     is left out, since no prefix shows it.
     """
     if "out/y" not in observation.values:
-        return scored(case, inputs, conventions, observation, progress=progress)
+        return score(case, inputs, conventions, observation, progress=progress)
     lead = len(_leading(case))
-    small = {name: _cropped(name, value, lead) for name, value in inputs.items()}
+    small = {name: _crop(name, value, lead) for name, value in inputs.items()}
     mine = {
         "out/y": observation.values["out/y"][
             (slice(1),) * (observation.values["out/y"].ndim - 2) + (slice(FIRST),)
@@ -81,11 +81,11 @@ def staged(
     if case.header.level == "token":
         mine["out/y"] = observation.values["out/y"][:1, :, :FIRST]
     part = case.replaced(
-        inputs={name: _cropped(name, value, lead) for name, value in case.inputs.items()},
+        inputs={name: _crop(name, value, lead) for name, value in case.inputs.items()},
         recorded={},
     )
     causal = [i for i, each in enumerate(conventions) if each.read != "call_end"]
-    first = scored(
+    first = score(
         part,
         small,
         [conventions[i] for i in causal],
@@ -99,7 +99,7 @@ def staged(
     if not near:
         near = [int(i) for i in np.argsort(distance, kind="stable")[:MOST]]
     chosen = [conventions[i] for i in near]
-    whole = scored(case, inputs, chosen, observation, progress=progress)
+    whole = score(case, inputs, chosen, observation, progress=progress)
     errors = {name: distance.copy() for name in whole.errors}
     for name, error in whole.errors.items():
         errors[name][near] = error
@@ -112,7 +112,7 @@ def _leading(case: Case) -> tuple[int, ...]:
     return tuple(case.inputs[name].shape[:-2])
 
 
-def _cropped(name: str, value: Array, lead: int) -> Array:
+def _crop(name: str, value: Array, lead: int) -> Array:
     """The first sequence, and of it the first tokens."""
     if name in ("in/active", "in/reset"):
         return value[:FIRST]

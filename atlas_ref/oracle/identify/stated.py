@@ -40,7 +40,7 @@ def with_changes(header: dict[str, Any], changes: Mapping[str, Any]) -> dict[str
     return header
 
 
-def implied(changes: Mapping[str, Any], fits: set[frozenset[tuple[str, str]]]) -> bool:
+def says_nothing_new(changes: Mapping[str, Any], fits: set[frozenset[tuple[str, str]]]) -> bool:
     """Whether a combination of changes says nothing new.
 
     Without those of its changes that fit alone, nothing or another fit remains.
@@ -60,12 +60,13 @@ def _option(axis: str, value: Any) -> str:
         return str(value)
     if isinstance(value, Mapping):
         return (
-            " ".join(f"{axis}.{key}={shown(each)}" for key, each in value.items()) or f"{axis}={{}}"
+            " ".join(f"{axis}.{key}={show_value(each)}" for key, each in value.items())
+            or f"{axis}={{}}"
         )
-    return f"{axis}={shown(value)}"
+    return f"{axis}={show_value(value)}"
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as an option takes it."""
     if isinstance(value, float):
         return f"{value:g}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import Facts, always_the_same, void_in
 from atlas_ref.oracle.family.lattice import Point
@@ -18,7 +18,7 @@ from atlas_ref.oracle.identify.answer import Twin
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.properties import Numbers
 from atlas_ref.oracle.identify.score import seen_as
-from atlas_ref.oracle.identify.stated import implied
+from atlas_ref.oracle.identify.stated import says_nothing_new
 from atlas_ref.types import Array
 
 #: Settings that fit beside the match and are listed; of more, only their axes and number.
@@ -50,10 +50,10 @@ def twins(
     if not others:
         return ()
     view = seen_as(case, match.convention)
-    numbers = Numbers(view, converted(view, "float64"), match.convention)
+    numbers = Numbers(view, convert(view, "float64"), match.convention)
     changed = [(lattice.changes(match.point, each.point), each) for each in others]
     fits = {frozenset((axis, repr(value)) for axis, value in each.items()) for each, _ in changed}
-    listed = [pair for pair in changed if not implied(pair[0], fits)]
+    listed = [pair for pair in changed if not says_nothing_new(pair[0], fits)]
     listed = sorted(listed, key=lambda pair: len(pair[0]))[:LISTED]
     apart = _distances(case, inputs, observation, [match, *(each for _, each in listed)])
     names = frozenset((*observation.values, *observation.gradients))
@@ -73,7 +73,7 @@ def _distances(
     names = list(observation.values) or ["out/y"]
     arrays: dict[int, dict[str, Array]] = {}
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(
+        for numbers, results in candidates.evaluate(
             case, inputs, [each.convention for each in chosen]
         ):
             for place, number in enumerate(numbers):
@@ -90,7 +90,7 @@ def _apart(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> float:
     )
 
 
-def undecided(ours: Point, fitting: Sequence[Point]) -> dict[str, list[Any]]:
+def open_axes(ours: Point, fitting: Sequence[Point]) -> dict[str, list[Any]]:
     """The axes on which points that fit differ, each with its values, ours first."""
     by_axis: dict[str, list[Any]] = {}
     for each in fitting:

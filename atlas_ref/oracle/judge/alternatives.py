@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.facts import facts, refusal
 from atlas_ref.oracle.norms import Norms, norms
@@ -48,15 +48,15 @@ def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
     ):
         return []
     of, own = facts(case), lattice.point(case.convention)
-    axes = lattice.tried(case.convention, case.header.rule, of.names)
-    points = dict.fromkeys(lattice.folded(of, each) for each in lattice.around(own, axes, 1))
-    points.pop(lattice.folded(of, own), None)
-    base = lattice.folded(of, own)
+    axes = lattice.tried_values(case.convention, case.header.rule, of.names)
+    points = dict.fromkeys(lattice.fold(of, each) for each in lattice.around(own, axes, 1))
+    points.pop(lattice.fold(of, own), None)
+    base = lattice.fold(of, own)
     chosen = [each for each in points if refusal(of, lattice.convention(each)) is None]
     result: list[Alternative] = []
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(
-            case, converted(case, "float64"), [lattice.convention(each) for each in chosen]
+        for numbers, results in candidates.evaluate(
+            case, convert(case, "float64"), [lattice.convention(each) for each in chosen]
         ):
             for place, number in enumerate(numbers):
                 gaps = {

@@ -31,12 +31,12 @@ class Answer(NamedTuple):
     verdict: Verdict = "FAILED"
 
     @classmethod
-    def failed(cls, why: str) -> Answer:
+    def no_answer(cls, why: str) -> Answer:
         """The answer of a crash, garbage or a time-out."""
         return cls(None, why, "FAILED")
 
     @classmethod
-    def unsupported(cls, why: str = "") -> Answer:
+    def no_support(cls, why: str = "") -> Answer:
         """The answer of an implementation that does not support this case."""
         return cls(None, why or "the implementation does not support this case", "NOT SUPPORTED")
 
@@ -49,7 +49,7 @@ class Garbage(ValueError):
     """An answer that holds no arrays."""
 
 
-def called(name: str, *, known: bool = True) -> str:
+def full_name(name: str, *, known: bool = True) -> str:
     """The full name of a result: `out/y` for `y`, `grad/k` for itself (SRC-6).
 
     Args:
@@ -85,7 +85,7 @@ def tensors(answer: Any, *, known: bool = True) -> dict[str, np.ndarray[Any, Any
     for name, value in answer.items():
         if not isinstance(name, str):
             raise Garbage(f"names of results are strings, found {name!r:.60}")
-        full = called(name, known=known)
+        full = full_name(name, known=known)
         if full in arrays:
             raise Garbage(f"{full} is handed over twice")
         arrays[full] = array(name, value)

@@ -14,7 +14,7 @@ from atlas_ref.oracle.cases.inputs import STORED
 from atlas_ref.oracle.judge.states import gap, holds
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, basis
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
-from atlas_ref.oracle.norms import FORMATS, Norms, norms, rounded
+from atlas_ref.oracle.norms import FORMATS, Norms, norms, round_to
 from atlas_ref.types import Array
 
 #: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.
@@ -139,7 +139,7 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
     kind, merged = (
         (handed, tolerance.merged_handed) if handed else (tolerance.dtype, tolerance.merged)
     )
-    beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, kind) == got)
+    beyond = np.isinf(got) & np.isfinite(want) & (round_to(want, kind) == got)
     sides: tuple[tuple[Array, Verdict, str], ...] = (
         (got, "WRONG", ""),
         (want, "UNDECIDABLE", "ours is "),

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable, unsupported
-from atlas_ref.oracle.cases.features import declared, features
-from atlas_ref.oracle.cases.header import reserved
-from atlas_ref.oracle.cases.inputs import STORED, rounded
+from atlas_ref.oracle.cases.features import declared_features, features
+from atlas_ref.oracle.cases.header import reserved_words
+from atlas_ref.oracle.cases.inputs import STORED, round_inputs
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
@@ -137,19 +137,19 @@ def checked(
     """The verdicts of `check`, with their case and answer."""
     selection = None if only is None else chosen([only] if isinstance(only, str) else only, case)
     if not case.supported:
-        why = unsupported(reserved(case.header))
+        why = unsupported(reserved_words(case.header))
         return Checked(
-            case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)]
+            case, Answer.no_support(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)]
         )
     require_state(case, state_dtype)
     if convention is not None:
         case = under(case, convention)
-    if skipped := tuple(name for name in declared(without) if name in features(case)):
+    if skipped := tuple(name for name in declared_features(without) if name in features(case)):
         why = f"skipped: without {', '.join(skipped)}"
         row = Comparison(case.name, "-", "NOT SUPPORTED", why=why)
-        return Checked(case, Answer.unsupported(why), [row], skipped=skipped)
+        return Checked(case, Answer.no_support(why), [row], skipped=skipped)
     if dtype is not None:
-        case = rounded(case, dtype)
+        case = round_inputs(case, dtype)
     if source is None and not case.recorded:
         raise CaseError(
             f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check; "
@@ -167,13 +167,13 @@ def checked(
     ours = evaluate(
         case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk
     ).tensors
-    _check_known(case, got, ours)
-    _check_traced(case, answer.tensors)
+    _check_names(case, got, ours)
+    _check_ops(case, answer.tensors)
     main = main_result(case.header)
     expected = {*selected, main} if selection is None or main in selection else {*selected}
     names = [name for name in ours if name in expected]
     results = {name: got[name] for name in names if name in got}
-    rows = _judged(case, results, ours, Computed(dtype, state_dtype, form, chunk))
+    rows = _judge(case, results, ours, Computed(dtype, state_dtype, form, chunk))
 
     def again(other: Case, given: Mapping[str, Numbers] | None = None, **stated: Any) -> Checked:
         ask = source if given is None else _handing(given)
@@ -205,7 +205,7 @@ class Computed(NamedTuple):
     chunk: int | None
 
 
-def _judged(
+def _judge(
     case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbers], computed: Computed
 ) -> dict[str, Comparison]:
     """A verdict for each result (CASE-20, CASE-22).
@@ -220,35 +220,33 @@ def _judged(
     for kind in dict.fromkeys(kinds.values()):
         mine = {name: value for name, value in results.items() if kinds[name] == kind}
         # results in this format come from inputs in it
-        own = rounded(case, kind) if kind in NARROW else case
+        own = round_inputs(case, kind) if kind in NARROW else case
         if why := SUBJECTS[case.header.rule].undecided(own, kind):
             rows |= {name: Comparison(case.name, name, "UNDECIDABLE", why=why) for name in mine}
             continue
         if kind not in MEASURED:
             fixed = {
-                name: compare_arrays(case.name, name, value, ours[name], *_fixed(case))
+                name: compare_arrays(case.name, name, value, ours[name], *_fixed_tolerance(case))
                 for name, value in mine.items()
             }
-            rows |= {
-                name: _placed(case, row, mine[name], ours[name]) for name, row in fixed.items()
-            }
-            mine = {name: mine[name] for name, row in fixed.items() if _grown(case, kind, row)}
+            rows |= {name: _place(case, row, mine[name], ours[name]) for name, row in fixed.items()}
+            mine = {name: mine[name] for name, row in fixed.items() if _may_grow(case, kind, row)}
             if not mine:
                 continue
         want = ours
         if computed.dtype is None and kind in NARROW:
             grad = any(name.startswith("grad/") for name in mine)
             want = evaluate(own, grad=grad, form=computed.form, chunk=computed.chunk).tensors
-        measured = _measured(case, kind, mine, want, computed)
+        measured = _measure(case, kind, mine, want, computed)
         if kind != "float64":
-            again = partial(_measured, kind=kind, mine=mine, want=want, computed=computed)
-            measured |= declarations.undeclared(case, measured, again)
+            again = partial(_measure, kind=kind, mine=mine, want=want, computed=computed)
+            measured |= declarations.missing_declaration(case, measured, again)
         for name, row in measured.items():
             rows[name] = row if name not in rows or row.verdict != "WRONG" else rows[name]
     return rows
 
 
-def _measured(
+def _measure(
     case: Case,
     kind: str,
     mine: Mapping[str, Numbers],
@@ -268,11 +266,11 @@ def _measured(
     for name, value in mine.items():
         row = judged(case.name, name, value, want[name], allowed[name])
         row = row._replace(allowed=PASS, basis=f"{row.basis}, of which PASS is up to {PASS:g}")
-        rows[name] = _placed(case, row, value, want[name], allowed[name])
+        rows[name] = _place(case, row, value, want[name], allowed[name])
     return rows
 
 
-def _grown(case: Case, kind: str, row: Comparison) -> bool:
+def _may_grow(case: Case, kind: str, row: Comparison) -> bool:
     """Whether a result in float64 is judged by the case too: what rounds may grow (DEEPCASE-9)."""
     return (
         kind == "float64"
@@ -283,7 +281,7 @@ def _grown(case: Case, kind: str, row: Comparison) -> bool:
     )
 
 
-def _placed(
+def _place(
     case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance: Tolerance | None = None
 ) -> Comparison:
     """A verdict with its error along the tokens and its first wrong entry (SRC-12, SRC-13)."""
@@ -311,18 +309,18 @@ def _placed(
     return row._replace(profile=profile(tokens, axis), first=first)
 
 
-def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def _check_names(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     names = _results_of(case, ours)
     for name in got:
         if name not in names:
             alike = ", ".join(
                 dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/"))
             )
-            why = _because_frozen(case.header, name)
+            why = _frozen_reason(case.header, name)
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
 
 
-def _check_traced(case: Case, tensors: Mapping[str, Any]) -> None:
+def _check_ops(case: Case, tensors: Mapping[str, Any]) -> None:
     """Refuse an op that the case does not have, which no replay would look at."""
     given = [name for name in tensors if name.startswith(("trace/", "trace_grad/"))]
     traced = SUBJECTS[case.header.rule].traced
@@ -335,7 +333,7 @@ def _check_traced(case: Case, tensors: Mapping[str, Any]) -> None:
             raise CaseError(f"{case.name}: {name}: not an op of this case; it has {has}")
 
 
-def _because_frozen(header: Any, gradient: str) -> str:
+def _frozen_reason(header: Any, gradient: str) -> str:
     """Why a case has no such gradient, where its feature map is not learned, else nothing."""
     name = gradient.replace("grad/", "in/", 1)
     if name not in frozen_tensors(header):
@@ -370,7 +368,7 @@ def chosen(only: Sequence[str], case: Case | None = None) -> set[str]:
     return names
 
 
-def _fixed(case: Case) -> tuple[float, str]:
+def _fixed_tolerance(case: Case) -> tuple[float, str]:
     """The tolerance of results in float64, and its basis in words (CASE-20, LAYER-10)."""
     subject = SUBJECTS[case.header.rule]
     return subject.tolerance_of(case.header) or subject.tolerance

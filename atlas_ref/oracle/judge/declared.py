@@ -23,7 +23,7 @@ ONCE = 1.0
 NARROW = ("bfloat16", "float16")
 
 
-def stated(case: Case, parameters: Mapping[str, Any]) -> Case | None:
+def state_parameters(case: Case, parameters: Mapping[str, Any]) -> Case | None:
     """A case with some parameters beside its own; None where it may not have them."""
     header = case.header.plain()
     header["parameters"] = {**header.get("parameters", {}), **parameters}
@@ -38,7 +38,9 @@ def words_of(parameters: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-def undeclared(case: Case, rows: Rows, again: Callable[[Case], Rows]) -> dict[str, Comparison]:
+def missing_declaration(
+    case: Case, rows: Rows, again: Callable[[Case], Rows]
+) -> dict[str, Comparison]:
     """Verdicts under the first declaration that all results pass by once its tolerance (DPLRCASE-23).
 
     The last declaration, whose tolerance is widest, goes first, so that a program with another
@@ -55,7 +57,7 @@ def undeclared(case: Case, rows: Rows, again: Callable[[Case], Rows]) -> dict[st
     if not missed or any(rows[name].ratio is None for name in missed):
         return {}
     declarations = SUBJECTS[case.header.rule].undeclared(case)
-    choices = [(each, other) for each in declarations if (other := stated(case, each))]
+    choices = [(each, other) for each in declarations if (other := state_parameters(case, each))]
     if not choices or not _once(again(choices[-1][1]), missed):
         return {}
     for parameters, other in choices:
@@ -72,7 +74,7 @@ def _once(rows: Rows, missed: list[str]) -> bool:
     return all(ratio is not None and ratio <= ONCE for ratio in ratios)
 
 
-def kept(results: Mapping[str, Any], asked: str | None) -> list[str]:
+def kept_formats(results: Mapping[str, Any], asked: str | None) -> list[str]:
     """Narrow formats of a state that a program may have, from what it hands over (DPLRCASE-24).
 
     A format is taken only where all numbers of every state handed over are of it.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.states import judged_in
-from atlas_ref.oracle.norms import FORMATS, rounded
+from atlas_ref.oracle.norms import FORMATS, round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
@@ -45,14 +45,14 @@ def members(
     Results are in `dtype`; arithmetic is float64 for float64, and float32 for all others.
 
     Args:
-        case: with inputs as both sides have them, see `inputs.rounded`.
+        case: with inputs as both sides have them, see `inputs.round_inputs`.
         state_dtype: format that M and S are rounded to after every token.
         states: leave them in the format of the state, see `judged_in`.
         grad: also gradients.
         plain: in place of the subject's own, for another reading of the case.
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
-    inputs = converted(case, arithmetic)
+    inputs = convert(case, arithmetic)
     by_member: dict[str, Results] = {}
     for number, way in enumerate(MEMBERS):
         touch = _noise(number, FORMATS[arithmetic][1]) if number else None
@@ -60,7 +60,7 @@ def members(
             case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad, plain=plain
         )
         by_member[way.name] = {
-            name: rounded(
+            name: round_to(
                 np.asarray(value), judged_in(name, dtype, state_dtype) if states else dtype
             )
             for name, value in results.items()
@@ -78,7 +78,7 @@ def exact(
     Args:
         way: the arithmetic, where it shows in float64 as well.
     """
-    return evaluate(case, converted(case, "float64"), way, grad=grad, plain=plain)
+    return evaluate(case, convert(case, "float64"), way, grad=grad, plain=plain)
 
 
 def amplification(
@@ -100,7 +100,7 @@ def amplification(
         part.convention.has_newton_schulz for part in SUBJECTS[case.header.rule].parts(case)
     ):
         return {}
-    inputs = converted(case, "float64")
+    inputs = convert(case, "float64")
     factors: dict[str, float] = {}
     for seed in (1, 2):
         draw = np.random.Generator(np.random.Philox(seed))
@@ -137,7 +137,7 @@ def evaluate(
     """
 
     def forward(variables: Mapping[str, Array]) -> Results:
-        store = None if state_dtype is None else lambda x: rounded(x, state_dtype)
+        store = None if state_dtype is None else lambda x: round_to(x, state_dtype)
         rounding = Rounding(way, touch or _same, argument or _same, store)
         own = plain or SUBJECTS[case.header.rule].plain
         return dict(own({**inputs, **variables}, case, rounding))

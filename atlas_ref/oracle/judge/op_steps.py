@@ -61,7 +61,7 @@ def evaluate(
         adds = c is not None and (c.momentum_sign == "minus") != (c.direction == "ascent")
         U = -inputs["U"] if adds else inputs["U"]
         M = steps.memory(way, optional("retain"), inputs["M"], optional("b"), U)
-        return steps.held(way, M, None if c is None else c.memory_ceiling)  # CONV-67
+        return steps.under_ceiling(way, M, None if c is None else c.memory_ceiling)  # CONV-67
     if op == "y":
         M = inputs["M"]
         if c is not None and c.argument == "accumulated":
@@ -76,7 +76,7 @@ def _newton_schulz(
     op: str, inputs: Mapping[str, Array], settings: NewtonSchulz, way: Arithmetic
 ) -> Array:
     if op == "X0":
-        return steps.normalised(way, inputs["S"], settings)
+        return steps.normalise(way, inputs["S"], settings)
     if op == "U":
         return steps.newton_schulz(way, inputs["S"], settings, X=inputs.get("X"))
     if op.startswith("X") and op[1:].isdigit() and int(op[1:]) <= settings.steps:

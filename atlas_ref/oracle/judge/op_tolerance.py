@@ -14,7 +14,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import op_steps
 from atlas_ref.oracle.judge.tolerance import Tolerance, from_members
-from atlas_ref.oracle.norms import FORMATS, rounded
+from atlas_ref.oracle.norms import FORMATS, round_to
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
 
@@ -54,22 +54,22 @@ def op_tolerance(
     narrow = {name: value.astype(FORMATS[arithmetic][0]) for name, value in wide.items()}
     is_op = function is None
 
-    def evaluated(way: Any, values: Mapping[str, Array]) -> Array:
+    def evaluate(way: Any, values: Mapping[str, Array]) -> Array:
         return (
             op_steps.evaluate(op, values, convention, way) if function is None else function(values)
         )
 
     with np.errstate(all="ignore"):
-        want = np.asarray(evaluated(MEMBERS[0], wide), np.float64)
-        by_member = {
-            way.name: evaluated(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])
-        }
+        want = np.asarray(evaluate(MEMBERS[0], wide), np.float64)
+        by_member = {way.name: evaluate(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])}
         for number in range(DRAWS if is_op else DRAWS + 2):
             way = MEMBERS[number % len(MEMBERS)]
-            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluated(
+            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluate(
                 way, _redrawn(narrow, dtype, exact, number)
             )
-        members = {member: rounded(np.asarray(value), dtype) for member, value in by_member.items()}
+        members = {
+            member: round_to(np.asarray(value), dtype) for member, value in by_member.items()
+        }
     return from_members(op, want, members, dtype, units=OP_FLOOR)
 
 

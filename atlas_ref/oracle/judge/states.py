@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.tensor_spec import bare
-from atlas_ref.oracle.norms import FORMATS, rounded
+from atlas_ref.oracle.norms import FORMATS, round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import STATES
 from atlas_ref.types import Array
@@ -63,7 +63,7 @@ def gap(got: Array, want: Array, handed: str) -> Array:
 
 def holds(x: Array, dtype: str) -> bool:
     """Whether every number is one of a format, infinities among them."""
-    return bool(np.array_equal(rounded(x, dtype), x))
+    return bool(np.array_equal(round_to(x, dtype), x))
 
 
 def half_units(x: Array, dtype: str) -> Any:

@@ -13,13 +13,13 @@ import numpy as np
 from atlas_ref.backend.threads import one_for_products
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.inputs import check_dtype
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.alternatives import Alternative
 from atlas_ref.oracle.judge.alternatives import alternatives as known_alternatives
 from atlas_ref.oracle.judge.states import judged_in, kept_in
-from atlas_ref.oracle.norms import FORMATS, Norms, largest, norms, rounded, ulp
+from atlas_ref.oracle.norms import FORMATS, Norms, largest, norms, round_to, ulp
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.types import Array
 
@@ -171,7 +171,7 @@ def tolerances(
         truth = np.asarray(exact.get(name, want[name]), np.float64)
         each = {
             member: results[name] for member, results in by_member.items() if name in results
-        } or {"as given": rounded(truth, dtype)}
+        } or {"as given": round_to(truth, dtype)}
         arithmetic = "float64" if dtype == "float64" else "float32"
         kind = judged_in(name, dtype, state_dtype) if states else dtype
         plain = from_members(

@@ -121,7 +121,7 @@ def _date(where: str, value: Any) -> datetime.date:
         ) from None
 
 
-def applied(
+def apply(
     entries: Iterable[Entry], rows: Iterable[Comparison], *, today: datetime.date | None = None
 ) -> Outcome:
     """Match expected failures with verdicts (SRC-16).

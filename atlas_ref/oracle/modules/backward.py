@@ -141,7 +141,7 @@ class Pullbacks:
                     back = total(each, outer, self.bars[each])
                 else:
                     back = total(each, [*inner, *outer], None)
-                    back = back if back is None else self._touched(f"bar {each}", back)
+                    back = back if back is None else self._touch(f"bar {each}", back)
                 computed[each] = back
             return computed[each]
 
@@ -154,17 +154,17 @@ class Pullbacks:
             for reader in readers_of:
                 of = None if each == key and reader in without else bar(reader)
                 if of is not None:
-                    back = self._pulled(reader, of)[each]
+                    back = self._pull(reader, of)[each]
                     result = back if result is None else result + back
             return None if result is None else np.asarray(result)
 
         result = total(key, around(self.graph, key, self.after)[0], None)
         return np.zeros_like(self.forward(key)) if result is None else result
 
-    def _touched(self, name: str, value: Array) -> Array:
+    def _touch(self, name: str, value: Array) -> Array:
         return value if self.touch is None else self.touch(name, value)
 
-    def _pulled(self, reader: str, bar: Array) -> dict[str, Array]:
+    def _pull(self, reader: str, bar: Array) -> dict[str, Array]:
         """What comes back from a value to each of its sources."""
         if reader in self._back and reader in self.bars:
             return self._back[reader]

@@ -91,7 +91,7 @@ class Graph:
         yield
         self.detached = before
 
-    def handed(self, state: Any) -> Any:
+    def hand_over(self, state: Any) -> Any:
         """A state as the next call takes it."""
         if not self.detached:
             return state

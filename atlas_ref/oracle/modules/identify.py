@@ -18,8 +18,8 @@ from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules.graph import Graph, ancestry
 from atlas_ref.oracle.modules.graphs.models import ALONE
 from atlas_ref.oracle.modules.nearest import exactly, ratio_of
-from atlas_ref.oracle.modules.readings import Change, concerned, graph_under, groups, singles
-from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording, resolved
+from atlas_ref.oracle.modules.readings import Change, axes_present, graph_under, groups, singles
+from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording, resolve_eps
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.types import Array
 
@@ -49,7 +49,7 @@ class Identification(NamedTuple):
     words: str
 
     @property
-    def found(self) -> bool:
+    def has_fit(self) -> bool:
         return bool(self.changes)
 
 
@@ -73,7 +73,7 @@ def identify_layer(
         CaseError: anything that a recording may not say, or no result.
     """
     recording = _recording(header, parameters, inputs, outputs)
-    return _searched(recording, [_key(port, "out") for port in outputs], progress)
+    return _search(recording, [_key(port, "out") for port in outputs], progress)
 
 
 def identify_recording(recording: Recording, *, progress: Progress = unwatched) -> Identification:
@@ -91,10 +91,10 @@ def identify_recording(recording: Recording, *, progress: Progress = unwatched) 
         raise CaseError(f"{recording.name}: no result of the whole: {names} is needed")
     first = {key: each for key, each in values.items() if key.startswith(FIRST)}
     ends = {**first, **{key: values[key] for key in keys}}
-    return _searched(recording._replace(values=ends), keys, progress)
+    return _search(recording._replace(values=ends), keys, progress)
 
 
-def _searched(recording: Recording, keys: Sequence[str], progress: Progress) -> Identification:
+def _search(recording: Recording, keys: Sequence[str], progress: Progress) -> Identification:
     """The first readings that fit: those asked for, presets, one change, two."""
     search = _Search(recording, keys, progress)
     tried: list[tuple[Change, float]] = []
@@ -103,8 +103,8 @@ def _searched(recording: Recording, keys: Sequence[str], progress: Progress) -> 
         tried += results
         fitting = [change for change, ratio in results if ratio <= PASS]
         if fitting:
-            return _identified(search, fitting, tried)
-    return _identified(search, [], tried)
+            return _identification(search, fitting, tried)
+    return _identification(search, [], tried)
 
 
 def _key(port: str, way: str) -> str:
@@ -158,9 +158,9 @@ class _Search:
         """The readings that were asked for, then every preset's."""
         yield Change()
         recipe = self.recording.recipe
-        own, has = resolved(recipe.convention, self.recording.dtype), concerned(recipe)
+        own, has = resolve_eps(recipe.convention, self.recording.dtype), axes_present(recipe)
         for name in PRESETS:
-            axes = resolved(resolve(name), self.recording.dtype)
+            axes = resolve_eps(resolve(name), self.recording.dtype)
             changed = {
                 axis: getattr(axes, axis)
                 for axis in AXES
@@ -176,7 +176,7 @@ class _Search:
             if np.isfinite(ratio):
                 recipe = start.of(self.recording.recipe) or self.recording.recipe
                 for change in itertools.chain(singles(recipe, dtype), groups(recipe, dtype)):
-                    yield start.joined(change)
+                    yield start.join(change)
 
     def pairs(self, tried: list[tuple[Change, float]]) -> Iterator[Change]:
         """Two changes that each matter, nearest first."""
@@ -184,12 +184,12 @@ class _Search:
         near = [(change, ratio) for change, ratio in tried[1:] if np.isfinite(ratio)]
         near = sorted((each for each in near if each[1] != base), key=lambda each: each[1])
         pairs = (
-            a.joined(b) for (a, _), (b, _) in itertools.combinations(near, 2) if not a.axes & b.axes
+            a.join(b) for (a, _), (b, _) in itertools.combinations(near, 2) if not a.axes & b.axes
         )
         return itertools.islice(pairs, PAIRS)
 
 
-def _identified(
+def _identification(
     search: _Search, fitting: list[Change], tried: list[tuple[Change, float]]
 ) -> Identification:
     """The result of a search, with what it cannot tell apart and the runner-up."""
@@ -203,15 +203,15 @@ def _identified(
         ratio = best[1] if best is not None else float("inf")
         return Identification((), ratio, (), runner_up, "no reading that was tried gives these")
     least = min(len(change.axes) for change in fitting)
-    named = {tuple(change.named()): change for change in fitting if len(change.axes) == least}
+    named = {tuple(change.value_words()): change for change in fitting if len(change.axes) == least}
     chosen = tuple(named.values())
     under = chosen[0].of(recipe) or recipe
-    under = under._replace(convention=resolved(under.convention, dtype))
+    under = under._replace(convention=resolve_eps(under.convention, dtype))
     alike = dict.fromkeys(
         name
         for change in singles(under, dtype)
-        if search.ratio(chosen[0].joined(change)) <= PASS
-        for name in change.named()
+        if search.ratio(chosen[0].join(change)) <= PASS
+        for name in change.value_words()
     )
     words = " or ".join(change.words(recipe, "asked for") for change in chosen)
     if alike:

@@ -39,7 +39,7 @@ def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
         if not nearest:
             return [*walk.verdicts, *backward]
         readings = Readings(recording)
-        return [*(_explained(walk, each, readings) for each in walk.verdicts), *backward]
+        return [*(_explain(walk, each, readings) for each in walk.verdicts), *backward]
 
 
 def first_wrong(verdicts: Iterable[Verdict]) -> Verdict | None:
@@ -66,14 +66,14 @@ class _Walk:
         ends = [each for each in part.keys if "/out/" in each]
         for key in part.keys:
             if key not in ends:
-                self._add(key, self._known())
+                self._add(key, self._known_keys())
         if not part.parts:
             for key in ends:
-                self._add(key, self._known())
+                self._add(key, self._known_keys())
             return
         hidden = frozenset(part.within())
         if ends and ends[0] in self.recording.values:
-            whole = self._verdict(ends[0], self._known() - hidden)
+            whole = self._verdict(ends[0], self._known_keys() - hidden)
             if whole is not None and whole.verdict == "PASS":
                 self.verdicts.append(whole._replace(fault=part.name, together=()))
                 return
@@ -82,9 +82,9 @@ class _Walk:
                 return
         self.within(part)
         for key in ends:
-            self._add(key, self._known())
+            self._add(key, self._known_keys())
 
-    def _known(self) -> frozenset[str]:
+    def _known_keys(self) -> frozenset[str]:
         return frozenset(self.recording.values)
 
     def _add(self, key: str, known: frozenset[str]) -> None:
@@ -120,7 +120,7 @@ class _Walk:
         return verdict_on(self.wide, key, values[key], own, known)
 
 
-def _explained(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
+def _explain(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
     """A wrong verdict with its nearest reading, and the first wrong step of a rule (CASE-38)."""
     if verdict.verdict != "WRONG":
         return verdict

@@ -79,7 +79,7 @@ class Memory(NamedTuple):
         """
         return RULES[self.rule].Config(convention=self.convention, **sizes, **self.settings)
 
-    def changed(self, axes: dict[str, Any]) -> Memory:
+    def change(self, axes: dict[str, Any]) -> Memory:
         """The level under other axes of its rule, or with another window."""
         of_rule = {axis: value for axis, value in axes.items() if axis != "window"}
         own = self.settings | {axis: axes[axis] for axis in axes if axis == "window"}

@@ -14,9 +14,9 @@ from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
 from atlas_ref.oracle.modules.graphs.models import graph_of
-from atlas_ref.oracle.modules.habits.search import explained
+from atlas_ref.oracle.modules.habits.search import explain
 from atlas_ref.oracle.modules.readings import Change, Readings
-from atlas_ref.oracle.modules.recording import Recording, resolved
+from atlas_ref.oracle.modules.recording import Recording, resolve_eps
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.oracle.modules.verdict import Verdict
 from atlas_ref.oracle.norms import norms
@@ -56,7 +56,7 @@ def nearest_of(
         words = list(_other_parameters(recording, verdict.module, key, exact, got, own.tolerance))
     if not words:
         recorded = exactly({each: values[each] for each in known})
-        words = explained(
+        words = explain(
             wide,
             key,
             recorded,
@@ -122,7 +122,7 @@ def _other_parameters(
     if target is None:
         return
     recipe = recording.recipe
-    recipe = recipe._replace(convention=resolved(recipe.convention, recording.dtype))
+    recipe = recipe._replace(convention=resolve_eps(recipe.convention, recording.dtype))
     config = recipes.config_of(recipe)
     for other, own in owners.items():
         if other == target or _shapes(own, leaves) != _shapes(owners[target], leaves):

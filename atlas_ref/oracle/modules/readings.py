@@ -18,7 +18,7 @@ from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.models import graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
-from atlas_ref.oracle.modules.recording import Recording, resolved
+from atlas_ref.oracle.modules.recording import Recording, resolve_eps
 
 EPS = (2.0**-52, 1e-12, 1e-8, 2.0**-23, 1e-6, 1e-5, 1e-3)
 
@@ -108,7 +108,7 @@ OF_MEMORY = tuple(
 )
 
 
-def concerned(recipe: Recipe) -> tuple[str, ...]:
+def axes_present(recipe: Recipe) -> tuple[str, ...]:
     """Axes and settings that what was recorded has; those of the rule follow `rule`."""
     counts = () if recipe.levels else ("omega_window",)
     of_memory = (*OF_MEMORY, *counts, *LEFT_OUT, "rule")
@@ -155,10 +155,10 @@ class Change(NamedTuple):
         levels = list(recipe.levels)
         for name, value in self.rule.items():
             number, axis = _level_of(name)
-            levels[number] = levels[number].changed({axis: value})
+            levels[number] = levels[number].change({axis: value})
         return {"levels": tuple(levels)}
 
-    def joined(self, other: Change) -> Change:
+    def join(self, other: Change) -> Change:
         layer = {**self.layer, **other.layer}
         return Change(
             {axis: layer[axis] for axis in AXES if axis in layer},
@@ -171,15 +171,19 @@ class Change(NamedTuple):
         return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule), *self.settings))
 
     @property
-    def shaped(self) -> bool:
+    def sets_shapes(self) -> bool:
         """Whether it depends on these values what parameters there are."""
         of_rules = {f"rule {_level_of(axis)[1]}" for axis in self.rule}
         return not SHAPED.isdisjoint({*self.layer, *of_rules, *self.settings})
 
-    def named(self) -> list[str]:
+    def value_words(self) -> list[str]:
         """Each axis with its value."""
-        named = [f"{axis} {shown(value)}" for axis, value in (self.layer | self.settings).items()]
-        return named + [f"{axis} {shown(value)} of the rule" for axis, value in self.rule.items()]
+        named = [
+            f"{axis} {show_value(value)}" for axis, value in (self.layer | self.settings).items()
+        ]
+        return named + [
+            f"{axis} {show_value(value)} of the rule" for axis, value in self.rule.items()
+        ]
 
     def words(self, recipe: Recipe, verb: str = "the recording says") -> str:
         """The change in words: computes norm_eps 1e-05; the recording says 1e-06."""
@@ -195,8 +199,8 @@ class Change(NamedTuple):
         parts += [
             (name, value, getattr(recipe.settings, name)) for name, value in self.settings.items()
         ]
-        computes = ", ".join(f"{axis} {shown(value)}" for axis, value, _ in parts)
-        says = ", ".join(shown(own) for _, _, own in parts)
+        computes = ", ".join(f"{axis} {show_value(value)}" for axis, value, _ in parts)
+        says = ", ".join(show_value(own) for _, _, own in parts)
         return f"computes {computes}; {verb} {says}"
 
 
@@ -213,7 +217,7 @@ def value_of(recipe: Recipe, name: str) -> Any:
     return own.window if axis == "window" else getattr(own.convention, axis)
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value of an axis in words."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -230,7 +234,7 @@ def values_of(axis: str) -> tuple[Any, ...]:
 
 def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
     """Changes of one axis of layers or of the rule, or of a setting."""
-    own, has = resolved(recipe.convention, dtype), concerned(recipe)
+    own, has = resolve_eps(recipe.convention, dtype), axes_present(recipe)
     for axis in AXES:
         for value in values_of(axis) if axis in has else ():
             if value != getattr(own, axis):
@@ -262,7 +266,7 @@ def _of_rules(recipe: Recipe) -> Iterator[Change]:
 
 def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:
     """Changes of several axes that depend on each other."""
-    own, has = resolved(recipe.convention, dtype), concerned(recipe)
+    own, has = resolve_eps(recipe.convention, dtype), axes_present(recipe)
     for axes in TOGETHER:
         if not set(axes) <= set(has):
             continue
@@ -304,12 +308,12 @@ def graph_under(recording: Recording, change: Change) -> Graph | None:
     recipe = change.of(recording.recipe)
     if recipe is None:
         return None
-    recipe = recipe._replace(convention=resolved(recipe.convention, recording.dtype))
+    recipe = recipe._replace(convention=resolve_eps(recipe.convention, recording.dtype))
     try:
         config = recipes.config_of(recipe)
     except ValueError:
         return None
-    if not change.shaped:
+    if not change.sets_shapes:
         return graph_of(recipe, config, recording.params)
     try:
         own = recipes.params_of(

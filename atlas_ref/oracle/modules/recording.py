@@ -15,7 +15,7 @@ from atlas_ref.messages import meant
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.inputs import LARGEST
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.models import ALONE, graph_of
@@ -53,11 +53,11 @@ class Recording(NamedTuple):
     def graph(self, dtype: str = "float64", recipe: Recipe | None = None) -> Graph:
         """The graph that evaluates in a dtype, under the recording's readings or others."""
         chosen = self.recipe if recipe is None else recipe
-        chosen = chosen._replace(convention=resolved(chosen.convention, self.dtype))
+        chosen = chosen._replace(convention=resolve_eps(chosen.convention, self.dtype))
         return graph_of(chosen, recipes.config_of(chosen), cast(self.params, dtype))
 
 
-def resolved(convention: Any, dtype: str) -> Any:
+def resolve_eps(convention: Any, dtype: str) -> Any:
     """The convention with an eps of the machine as the number that it is in a dtype."""
     bits = FORMATS[dtype][1]
     axes = [
@@ -81,7 +81,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     name = os.fspath(path)
     try:
         text, tensors = files.read(name)
-        header = decoded(text)
+        header = decode(text)
     except ValueError as error:
         raise CaseError(f"{name}: {error}") from None
     if not isinstance(header, dict):
@@ -102,7 +102,7 @@ def make_recording(
         config = recipes.config_of(recipe)
     except ValueError as error:
         raise CaseError(f"{name}: {refusal(error)}") from None
-    parameters, values, traces, cotangents = _sorted(tensors, name)
+    parameters, values, traces, cotangents = _sort(tensors, name)
     params = recipes.params_of(recipe, config, parameters, name)
     recording = Recording(
         name, recipe, params, parameters, values, traces, _dtype(values), cotangents
@@ -111,7 +111,7 @@ def make_recording(
     return recording
 
 
-def _sorted(tensors: Mapping[str, Array], name: str) -> tuple[Any, Any, Any, Any]:
+def _sort(tensors: Mapping[str, Array], name: str) -> tuple[Any, Any, Any, Any]:
     """Parameters, values, traces and cotangents of a file."""
     parameters: dict[str, Array] = {}
     values: dict[str, Array] = {}

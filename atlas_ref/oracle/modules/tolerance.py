@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.oracle.judge.op_tolerance import OP_FLOOR
 from atlas_ref.oracle.judge.tolerance import Tolerance, from_members
 from atlas_ref.oracle.modules.graph import Graph, evaluate
-from atlas_ref.oracle.norms import FORMATS, rounded
+from atlas_ref.oracle.norms import FORMATS, round_to
 from atlas_ref.types import Array
 
 #: Evaluations with recorded inputs, and all that is computed between, moved within half a unit.
@@ -55,7 +55,7 @@ def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtyp
 
 def judged_by(key: str, want: Array, members: Mapping[str, Array], dtype: str) -> Truth:
     """The truth with the tolerance that the results of all members give."""
-    results = {name: rounded(np.asarray(value), dtype) for name, value in members.items()}
+    results = {name: round_to(np.asarray(value), dtype) for name, value in members.items()}
     return Truth(want, from_members(key, want, results, dtype, units=OP_FLOOR))
 
 

@@ -49,14 +49,14 @@ def _loop(context: Context, hook: Hook) -> Results:
         h = hook.start("h", t, h, first)
         if context.writes(t):
             w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
-            h = hook("h", t, partial(_moved, way), h, w, context.row(t, "x"))
+            h = hook("h", t, partial(_move, way), h, w, context.row(t, "x"))
         else:
             h = hook.keep("h", t, h)
         reads.append(hook("y", t, _read, hook.read("h", h)))
     return {"y": ops.stack(reads, axis=-2), "h": h}
 
 
-def _moved(way: Arithmetic, h: Array, w: Array, x: Array) -> Array:
+def _move(way: Arithmetic, h: Array, w: Array, x: Array) -> Array:
     return way.scaled_sum(w, h, x)
 
 

@@ -108,11 +108,11 @@ def _loop(context: Context, hook: Hook) -> Results:
         M = hook.start("M", t, M, first)
         if context.writes(t):
             w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
-            decayed, carry = hook("decayed", t, partial(_decayed, position), M, w), None
+            decayed, carry = hook("decayed", t, partial(_decay, position), M, w), None
             free = _free(position)
             for level in range(1, free):
-                carry = hook(f"joined{level}", t, partial(_joined, level), decayed, carry)
-            M = hook("M", t, partial(_taken, own.groups, position), decayed, carry, v, k)
+                carry = hook(f"joined{level}", t, partial(_join, level), decayed, carry)
+            M = hook("M", t, partial(_take, own.groups, position), decayed, carry, v, k)
             position += 1
         else:
             M = hook.keep("M", t, M)
@@ -128,32 +128,32 @@ def _free(position: int) -> int:
 
 def _of_levels(M: Array, position: int) -> Array:
     """Memories of levels, zero in those that hold none after these tokens."""
-    return _stacked(M, [level if _holds(level, position) else None for level in _levels(M)])
+    return _stack(M, [level if _holds(level, position) else None for level in _levels(M)])
 
 
 def _levels(M: Array) -> range:
     return range(M.shape[-3])
 
 
-def _stacked(M: Array, levels: list[Any]) -> Array:
+def _stack(M: Array, levels: list[Any]) -> Array:
     """Levels of a memory by their number, other matrices, and zero for None."""
     nothing = ops.zeros_like(M, shape=(*M.shape[:-3], *M.shape[-2:]))
     each = [nothing if x is None else M[..., x, :, :] if isinstance(x, int) else x for x in levels]
     return ops.stack(each, axis=-3)
 
 
-def _decayed(position: int, M: Array, w: Array) -> Array:
+def _decay(position: int, M: Array, w: Array) -> Array:
     w = w[..., None, None]
     held = [w * M[..., x, :, :] if _holds(x, position) else None for x in _levels(M)]
-    return _stacked(M, held)
+    return _stack(M, held)
 
 
-def _joined(level: int, decayed: Array, carry: Array | None) -> Array:
+def _join(level: int, decayed: Array, carry: Array | None) -> Array:
     """A level, and all below it."""
     return decayed[..., level, :, :] + (decayed[..., 0, :, :] if carry is None else carry)
 
 
-def _taken(
+def _take(
     groups: int, position: int, decayed: Array, carry: Array | None, v: Array, k: Array
 ) -> Array:
     """Memories of levels after a token: its pair in level 0, what was below in the free one."""
@@ -161,7 +161,7 @@ def _taken(
     levels: list[Any] = [x if x > free and _holds(x, position) else None for x in _levels(decayed)]
     if free:
         levels[free] = 0 if carry is None else carry
-    return _stacked(decayed, [pair, *levels[1:]])
+    return _stack(decayed, [pair, *levels[1:]])
 
 
 def _read(context: Context, position: int, M: Array, scales: Array, q: Array) -> Array:
@@ -210,7 +210,7 @@ def _round_robin(context: Context) -> bool:
     return bool(groups > 1 and context.inputs["in/k"].shape[-3] > 1)
 
 
-def _tiled(inputs: dict[str, Any]) -> dict[str, Any]:
+def _tile(inputs: dict[str, Any]) -> dict[str, Any]:
     """Keys and queries of value heads, head i that of key head i modulo their number."""
     heads = np.arange(inputs["in/v"].shape[-3]) % inputs["in/k"].shape[-3]
     return inputs | {name: inputs[name][..., heads, :, :] for name in ("in/k", "in/q")}
@@ -273,7 +273,7 @@ MISTAKES = (
         "round robin",
         "value heads took key heads round robin",
         _round_robin,
-        inputs=_tiled,
+        inputs=_tile,
         settings={"groups": 1},
     ),
     scale_twice("y", 2),

@@ -68,16 +68,16 @@ def _loop(context: Context, hook: Hook) -> Results:
         if context.writes(t):
             w = hook("gate", t, ops.exp, context.row(t, "log_retain"))
             weight = context.row(t, "weight")
-            G = hook("G", t, partial(_added, way), G, w, weight, k, k)
-            M = hook("M", t, partial(_added, way), M, w, weight, v, k)
+            G = hook("G", t, partial(_add, way), G, w, weight, k, k)
+            M = hook("M", t, partial(_add, way), M, w, weight, v, k)
         else:
             G, M = hook.keep("G", t, G), hook.keep("M", t, M)
-        solved = hook("solved", t, partial(_solved, way), hook.read("G", G), ridge, q)
+        solved = hook("solved", t, partial(_solve, way), hook.read("G", G), ridge, q)
         reads.append(hook("y", t, partial(_read, way), hook.read("M", M), solved))
     return {"y": ops.stack(reads, axis=-2), "G": G, "M": M}
 
 
-def _added(way: Arithmetic, x: Array, w: Array, weight: Array, rows: Array, k: Array) -> Array:
+def _add(way: Arithmetic, x: Array, w: Array, weight: Array, rows: Array, k: Array) -> Array:
     """A decayed matrix and a weighted product of a column and a key."""
     outer = weight[..., None, None] * (rows[..., :, None] * k[..., None, :])
     return way.scaled_sum(w[..., None, None], x, outer)
@@ -87,7 +87,7 @@ def _read(way: Arithmetic, M: Array, solved: Array) -> Array:
     return way.matmul(M, solved[..., None])[..., 0]
 
 
-def _solved(way: Arithmetic, G: Array, ridge: Array, q: Array) -> Array:
+def _solve(way: Arithmetic, G: Array, ridge: Array, q: Array) -> Array:
     """(G + diag(ridge))^-1 q."""
     diagonal = ridge[..., None] * np.eye(G.shape[-1], dtype=plain(G).dtype)
     return _by_elimination(way, G + diagonal, q[..., None])[..., 0]

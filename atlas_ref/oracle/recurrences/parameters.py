@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from atlas_ref.oracle.parameters import check_keys, check_names, validated
+from atlas_ref.oracle.parameters import check_keys, check_names, validate
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.recurrences.member import Layout
 from atlas_ref.oracle.recurrences.members import MEMBERS
@@ -53,14 +53,14 @@ def check_header(header: Any) -> None:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
     check_keys(header, KEYS)
-    settings = parsed(header)
+    settings = parse(header)
     names = [each.name for each in settings.program.settings]
     for name in header.parameters:
         if name not in ("member", *names):
             raise ValueError(f"parameters.{name}: the member {settings.member} has none")
 
 
-def parsed(header: Any) -> Parameters:
+def parse(header: Any) -> Parameters:
     """The parameters of a case, validated one by one (RECUR-5).
 
     Raises:
@@ -69,5 +69,5 @@ def parsed(header: Any) -> Parameters:
     given = check_names(header, Parameters.model_fields)
     if "member" not in given:
         raise ValueError(f"parameters.member: missing; members are {', '.join(MEMBERS)}")
-    parameters: Parameters = validated(Parameters, given)
+    parameters: Parameters = validate(Parameters, given)
     return parameters

@@ -91,17 +91,17 @@ def _loop(context: Context, hook: Hook) -> Results:
         )
         if context.writes(t):
             if len(batch.keys) == size:
-                (M, bias), batch = _written(hook, way, M, bias, batch), Batch()
-            z = hook("found", t, partial(_found, way), M, bias, k)
-            hat, deviation = _normed(context, hook, t, "", z)
+                (M, bias), batch = _write(hook, way, M, bias, batch), Batch()
+            z = hook("found", t, partial(_find, way), M, bias, k)
+            hat, deviation = _norm(context, hook, t, "", z)
             e = hook("error", t, partial(_error, way), hat, v, k, gain, shift)
             u = hook("slope", t, partial(_slope, way), e, hat, deviation, gain)
             batch = batch.with_token(t, k, u, context.row(t, "step_size"))
         o = hook("read", t, partial(_read, context), M, bias, q, *batch.values)
-        hat, _ = _normed(context, hook, t, "read_", o)
-        reads.append(hook("y", t, partial(_finished, way), o, hat, gain, shift))
+        hat, _ = _norm(context, hook, t, "read_", o)
+        reads.append(hook("y", t, partial(_finish, way), o, hat, gain, shift))
     if batch.keys:
-        M, bias = _written(hook, way, M, bias, batch)
+        M, bias = _write(hook, way, M, bias, batch)
     return {"y": ops.stack(reads, axis=-2), "M": M, "bias": bias}
 
 
@@ -121,18 +121,16 @@ class Batch(NamedTuple):
         return Batch(t, (*self.keys, k), (*self.slopes, u), (*self.steps, step))
 
 
-def _written(
-    hook: Hook, way: Arithmetic, M: Array, bias: Array, batch: Batch
-) -> tuple[Array, Array]:
+def _write(hook: Hook, way: Arithmetic, M: Array, bias: Array, batch: Batch) -> tuple[Array, Array]:
     """The memory after one step along the sums over a mini-batch, at the last of its tokens."""
     t, (keys, slopes, steps) = batch.last, batch.values
     return (
-        hook("M", t, partial(_moved, way), M, keys, slopes, steps),
+        hook("M", t, partial(_move, way), M, keys, slopes, steps),
         hook("bias", t, partial(_bias, way), bias, slopes, steps),
     )
 
 
-def _moved(way: Arithmetic, M: Array, keys: Rows, slopes: Rows, steps: Rows) -> Array:
+def _move(way: Arithmetic, M: Array, keys: Rows, slopes: Rows, steps: Rows) -> Array:
     columns = ops.stack(slopes, axis=-1)  # (..., d, tokens)
     down = -steps[-1][..., None, None]
     return way.scaled_sum(down, way.matmul(columns, ops.stack(keys, axis=-2)), M)
@@ -144,7 +142,7 @@ def _bias(way: Arithmetic, bias: Array, slopes: Rows, steps: Rows) -> Array:
     return way.scaled_sum(-steps[-1][..., None], way.matmul(columns, ones)[..., 0], bias)
 
 
-def _found(way: Arithmetic, M: Array, bias: Array, k: Array) -> Array:
+def _find(way: Arithmetic, M: Array, bias: Array, k: Array) -> Array:
     return way.matmul(M, k[..., None])[..., 0] + bias
 
 
@@ -161,15 +159,15 @@ def _read(
     return way.scaled_sum(-steps[-1][..., None], found, o)
 
 
-def _normed(context: Context, hook: Hook, t: int, of: str, z: Array) -> tuple[Array, Array]:
+def _norm(context: Context, hook: Hook, t: int, of: str, z: Array) -> tuple[Array, Array]:
     """z without its mean over its deviation, and that."""
     way, eps = context.arithmetic, context.settings.norm_eps
-    centred = hook(f"{of}centred", t, partial(_centred, way), z)
+    centred = hook(f"{of}centred", t, partial(_centre, way), z)
     deviation = hook(f"{of}deviation", t, partial(_deviation, way), centred, eps)
     return hook(f"{of}normed", t, truediv, centred, deviation), deviation
 
 
-def _centred(way: Arithmetic, z: Array) -> Array:
+def _centre(way: Arithmetic, z: Array) -> Array:
     return z - _total(way, z) / z.shape[-1]
 
 
@@ -188,7 +186,7 @@ def _slope(way: Arithmetic, e: Array, hat: Array, deviation: Array, gain: Array)
     return whole / (width * deviation)
 
 
-def _finished(way: Arithmetic, o: Array, hat: Array, gain: Array, shift: Array) -> Array:
+def _finish(way: Arithmetic, o: Array, hat: Array, gain: Array, shift: Array) -> Array:
     return o + way.scaled_sum(hat, gain, shift)
 
 
@@ -250,7 +248,7 @@ def _by_own_steps(op: Any, *arguments: Any) -> Array:
     return op(*before, scaled, (ones(steps[-1]),))
 
 
-def _averaged(op: Any, *arguments: Any) -> Array:
+def _average(op: Any, *arguments: Any) -> Array:
     *before, slopes, steps = arguments
     return op(*before, tuple(u / len(slopes) for u in slopes), steps)
 
@@ -338,7 +336,7 @@ MISTAKES = (
         "mean over the mini-batch",
         "gradients of a mini-batch were averaged",
         _joint,
-        ops=_everywhere(_averaged),
+        ops=_everywhere(_average),
     ),
     Reading("bias not written", "the bias was never moved", ops={"bias": by(same)}),
     Reading(

@@ -50,7 +50,7 @@ def require_cotangents(case: Case) -> None:
         raise CaseError(f"{case.name}: {main}: missing, adjoints need it")
 
 
-def expected(
+def expected_adjoints(
     case: Case,
     inputs: Mapping[str, Array],
     values: Values,

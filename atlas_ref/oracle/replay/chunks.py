@@ -89,7 +89,7 @@ def _segment_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]
 # -- recorded values -------------------------------------------------------------------------------
 
 
-def unrolled(
+def unroll(
     case: Case,
     name: str,
     value: Any,

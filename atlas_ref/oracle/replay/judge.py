@@ -15,7 +15,7 @@ from atlas_ref.oracle.judge.arrays import decisive
 from atlas_ref.oracle.judge.op_tolerance import OP_FLOOR
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, from_members
 from atlas_ref.oracle.norms import FORMATS, Norms, norms
-from atlas_ref.oracle.replay.passes import Pass, stored
+from atlas_ref.oracle.replay.passes import Pass, store
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.types import Array
 
@@ -131,7 +131,7 @@ def cells(each: Recorded, lead: int, truth: Pass, *, sequence: bool) -> Cells | 
     want = _gather(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
     tail, got = got.shape[lead + 1 :], got.reshape(*shape, -1)
     # an overflow that recording alone made
-    got = np.where(np.isinf(got) & (stored(want, each.dtype) == got), want, got)
+    got = np.where(np.isinf(got) & (store(want, each.dtype) == got), want, got)
     return Cells(
         tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype
     )
@@ -173,7 +173,7 @@ def ensemble(
     counts = op_cells.counts[..., list(places), :]
     by_member = {}
     for member in members if tokens else ():
-        values = stored(
+        values = store(
             _gather(member.values[op], tokens, lead, op_cells.tokens != (None,)), op_cells.dtype
         )
         by_member[member.name] = np.where(counts, values.reshape(counts.shape), 0.0)

@@ -127,7 +127,7 @@ def of_feature_map(
 def _iterates(settings: Any, way: Arithmetic, S: Array, t: int | None, take: Take) -> Array:
     """X_n, with the hook at every iterate."""
     tall = settings.transpose == "tall" and S.shape[-2] > S.shape[-1]
-    X = take("X0", t, steps.normalised, way, S, settings)
+    X = take("X0", t, steps.normalise, way, S, settings)
     for i, row in enumerate(coefficient_table(settings), start=1):
         X = take(f"X{i}", t, steps.polynomial, way, X, row, tall)
     return X

@@ -16,7 +16,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
-from atlas_ref.oracle.family.departures import ignored
+from atlas_ref.oracle.family.departures import ignore_features
 from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.family.mistake import Mistake
 from atlas_ref.oracle.judge.tolerance import PASS
@@ -104,14 +104,14 @@ def explanation(
         except Unread:  # it computes other ops than those of the trace
             return False
 
-    def not_known(words: str) -> bool:  # the others are tried all the same (CASE-38)
+    def note_unknown(words: str) -> bool:  # the others are tried all the same (CASE-38)
         failed.append(words)
         return False
 
     readings = _readings(passes)
     for done, (name, read) in enumerate(readings):
         progress("readings", done, len(readings))
-        if faults.told(f"the reading {name}", partial(explains, read), not_known):
+        if faults.told(f"the reading {name}", partial(explains, read), note_unknown):
             names.append(name)
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
@@ -129,7 +129,7 @@ def by_conventions(passes: Passes) -> list[tuple[str, Callable[[], Passes | None
     case = passes.case
     departures = [
         [(f"as if {each.as_if}", partial(_departing, passes, each)) for each in kind]
-        for kind in (ignored(case), habits(case))
+        for kind in (ignore_features(case), habits(case))
     ]
     conventions = [(name, partial(_under, passes, change)) for name, change in candidates(case)]
     return [*departures[0], *conventions, *departures[1]]
@@ -147,12 +147,12 @@ def by_readings(passes: Passes) -> list[tuple[str, Callable[[], Passes | None]]]
         if graded or not each.grad
     ]
 
-    def read(each: Any) -> Passes | None:
+    def replay_reading(each: Any) -> Passes | None:
         if not searched.keeps(case, each):
             return None
         return Passes(case, passes.trace, None, (each,))
 
-    return [(name, partial(read, each)) for name, each in some]
+    return [(name, partial(replay_reading, each)) for name, each in some]
 
 
 def _departing(passes: Passes, each: Mistake) -> Passes | None:
@@ -175,7 +175,7 @@ def _departing(passes: Passes, each: Mistake) -> Passes | None:
 def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:
     """The same trace read under a change of the case's convention; None where that cannot be."""
     if "layout" in change:
-        transposed = _transposed(passes.trace)
+        transposed = _transpose(passes.trace)
         return None if transposed is None else Passes(passes.case, transposed, passes.cut)
     try:
         return Passes(under(passes.case, change), passes.trace, passes.cut)
@@ -210,7 +210,7 @@ def _right(passes: Passes, op: str, spread: Array, own: Cells | None) -> bool:
     return bool((ratios(op_cells, spread) <= PASS).all() and not unseen.any())
 
 
-def _transposed(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
+def _transpose(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
     """The trace with its matrices transposed; None where they are not square."""
     matrices = [each for op, each in trace.items() if is_matrix(op)]
     if not matrices or any(each.values.shape[-1] != each.values.shape[-2] for each in matrices):

@@ -71,7 +71,7 @@ def given_ops(case: Case) -> set[str]:
     return traced_of(case).given(case)
 
 
-def given(case: Case) -> set[str]:
+def feature_ops(case: Case) -> set[str]:
     """Of one memory the features, without norm and map."""
     c = case.convention
     if case.header.level == "token" or case.header.feature_map.kind != "identity":

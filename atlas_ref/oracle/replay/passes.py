@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.inputs import converted, rounded
+from atlas_ref.oracle.cases.inputs import convert, round_inputs
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.family.state import State
 from atlas_ref.oracle.norms import FORMATS
-from atlas_ref.oracle.replay.adjoints import PREFIX, expected
+from atlas_ref.oracle.replay.adjoints import PREFIX, expected_adjoints
 from atlas_ref.oracle.replay.chunks import Chunks, initial, system
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.recorded import Recorded
@@ -119,7 +119,7 @@ class Passes:
     """Passes over one case and its recorded ops.
 
     Args:
-        trace: the recorded ops by name, from `recorded`.
+        trace: the recorded ops by name, from `recorded_ops`.
         cut: how chunk tensors are cut; None without any.
         chosen: readings of a subject that has its own.
     """
@@ -135,7 +135,7 @@ class Passes:
 
     def truth(self, requests: Requests | None = None) -> Pass:
         """Every op in float64 on recorded inputs, or some of those recorded (REPLAY-11)."""
-        inputs = converted(self.case, "float64")
+        inputs = convert(self.case, "float64")
         return self._pass("truth", inputs, list(self.trace.values()), PLAIN, requests)
 
     def members(self, dtype: str, requests: Requests) -> list[Pass]:
@@ -150,28 +150,28 @@ class Passes:
         """
         arithmetic = "float64" if dtype == "float64" else "float32"
         kind = FORMATS[arithmetic][0]
-        inputs = converted(self.case, arithmetic)
+        inputs = convert(self.case, arithmetic)
         with np.errstate(over="ignore"):
             exact = [each._replace(values=each.values.astype(kind)) for each in self.trace.values()]
         members = [self._pass(way.name, inputs, exact, way, requests) for way in MEMBERS]
-        return members + self.drawn(dtype, requests, range(DRAWS))
+        return members + self.draw(dtype, requests, range(DRAWS))
 
-    def drawn(self, dtype: str, requests: Requests, numbers: Iterable[int]) -> list[Pass]:
+    def draw(self, dtype: str, requests: Requests, numbers: Iterable[int]) -> list[Pass]:
         """Members with inputs moved within what recording hides, one for each number of a draw.
 
         Arguments are those of `members` (REPLAY-12).
         """
         arithmetic = "float64" if dtype == "float64" else "float32"
-        inputs = converted(self.case, arithmetic)
+        inputs = convert(self.case, arithmetic)
         narrow = self._narrow(dtype, arithmetic)
         members = []
         for number in numbers:
             draw = np.random.Generator(np.random.Philox(number))
             perturbed = [
-                each._replace(values=_moved(each, arithmetic, draw)) for each in self.trace.values()
+                each._replace(values=_move(each, arithmetic, draw)) for each in self.trace.values()
             ]
             name = f"inputs within their rounding, draw {number + 1}"
-            nearby = _nudged(narrow if number % 2 else inputs, draw)
+            nearby = _nudge(narrow if number % 2 else inputs, draw)
             way = MEMBERS[number % len(MEMBERS)]._replace(expanded=number >= DRAWS)
             members.append(self._pass(name, nearby, perturbed, way, requests))
         return members
@@ -179,9 +179,9 @@ class Passes:
     def _narrow(self, dtype: str, arithmetic: str) -> dict[str, Array]:
         """Inputs rounded to a format; unrounded where too large, as results will show."""
         try:
-            return converted(rounded(self.case, dtype), arithmetic)
+            return convert(round_inputs(self.case, dtype), arithmetic)
         except CaseError:
-            return converted(self.case, arithmetic)
+            return convert(self.case, arithmetic)
 
     def _pass(
         self,
@@ -204,7 +204,9 @@ class Passes:
                 adjoints = []
             if adjoints:
                 reader.result.values.update(
-                    expected(self.case, inputs, reader.result.inputs, adjoints, way, self.chosen)
+                    expected_adjoints(
+                        self.case, inputs, reader.result.inputs, adjoints, way, self.chosen
+                    )
                 )
                 reader.result.counts.update(
                     {
@@ -260,7 +262,7 @@ class Passes:
             }
 
 
-def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
+def _move(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
     """Values that recording may have rounded to these.
 
     They are within half a unit, and within a whole one where the format is that of the arithmetic:
@@ -279,7 +281,7 @@ def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
         )
 
 
-def _nudged(inputs: Mapping[str, Array], draw: np.random.Generator) -> dict[str, Array]:
+def _nudge(inputs: Mapping[str, Array], draw: np.random.Generator) -> dict[str, Array]:
     """Tokens and parameters, each moved by up to a unit in the last place (TOL-3).
 
     This stands for the rounding inside maps, norms and gates. Gates stay: they may stand at the end
@@ -298,7 +300,7 @@ def _within(value: Array, draw: np.random.Generator) -> Array:
     return result
 
 
-def stored(value: Array, dtype: str) -> np.ndarray[Any, Any]:
+def store(value: Array, dtype: str) -> np.ndarray[Any, Any]:
     """A value rounded to the format of a recorded op, in float64."""
     with np.errstate(over="ignore"):
         return np.asarray(value).astype(FORMATS[dtype][0]).astype(np.float64)

@@ -12,8 +12,8 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
-from atlas_ref.oracle.cases.inputs import STORED, converted, same
-from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unrolled
+from atlas_ref.oracle.cases.inputs import STORED, convert, same
+from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unroll
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import tokens_of
 from atlas_ref.oracle.replay.sequence import traced_of
@@ -72,7 +72,7 @@ class Recorded(NamedTuple):
         return self.of(self.labels.index(t), lead)
 
 
-def recorded(
+def recorded_ops(
     case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: str = "trace"
 ) -> dict[str, Recorded]:
     """The recorded ops by name.
@@ -105,7 +105,7 @@ def recorded(
             one._replace(op=tensor, into="") if kind == "trace_grad" else one
         )
     chunked = {
-        name: _chunked(case, name, value, cut, shapes, label)
+        name: _chunk_op(case, name, value, cut, shapes, label)
         for name, value in mine.items()
         if name.startswith("chunk/")
     }
@@ -117,7 +117,7 @@ def recorded(
     return {name: (chunked | by_name)[name] for name in order if name in chunked or name in by_name}
 
 
-def _chunked(
+def _chunk_op(
     case: Case,
     name: str,
     value: Any,
@@ -133,7 +133,7 @@ def _chunked(
             f"{label}: {name}: how many tokens a chunk has is not said; the header key chunk "
             "is needed"
         )
-    values, dtype = unrolled(case, name, value, cut, shapes, label)
+    values, dtype = unroll(case, name, value, cut, shapes, label)
     if name in ("chunk/M", "chunk/S"):
         return Recorded(name, name, values, dtype, cut.starts[:-1], name.removeprefix("chunk/"))
     return Recorded(name, name, values, dtype, into="residual" if name == "chunk/E" else "")
@@ -163,7 +163,7 @@ def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of `trace/OP` for every op, in the order of the loop."""
     recorder = Recorder(case)
     with np.errstate(all="ignore"):
-        run_ops(case, converted(case, "float64"), recorder)
+        run_ops(case, convert(case, "float64"), recorder)
     return {name: value.shape for name, value in recorder.tensors().items()}
 
 
@@ -198,12 +198,12 @@ def check_header(case: Case, header: Header, label: str) -> None:
         own, other = getattr(case.header, key), getattr(header, key)
         if own != other:
             raise CaseError(
-                f"{label}: {key}: {_shown(other)}, the case has {_shown(own)}; this is the "
+                f"{label}: {key}: {_show(other)}, the case has {_show(own)}; this is the "
                 "trace of another case"
             )
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return str(getattr(value, "kind", value))
 
 

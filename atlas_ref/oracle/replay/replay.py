@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results
-from atlas_ref.oracle.cases.inputs import check_dtype, check_size, rounded
+from atlas_ref.oracle.cases.inputs import check_dtype, check_size, round_inputs
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
@@ -35,7 +35,13 @@ from atlas_ref.oracle.replay.judge import (
 from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import DRAWS, MORE_DRAWS, STATES, Passes
-from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
+from atlas_ref.oracle.replay.recorded import (
+    STANDS_FOR,
+    Recorded,
+    check_header,
+    narrowest,
+    recorded_ops,
+)
 from atlas_ref.oracle.replay.sequence import leading, traced_of
 from atlas_ref.oracle.replay.trace import require_traced
 from atlas_ref.storage import faults
@@ -122,14 +128,14 @@ def replay(
     if dtype is not None:
         check_dtype(case.name, dtype)
     check_size(case)
-    case = case if dtype is None else rounded(case, dtype)
+    case = case if dtype is None else round_inputs(case, dtype)
     size = chunk if chunk is not None else case.header.chunk
     cut = (
         chunks(case, size)
         if size is not None and traced_of(case).has_chunks and any(map(_of_chunk, mine))
         else None
     )
-    trace = recorded(case, mine, cut, label=label)
+    trace = recorded_ops(case, mine, cut, label=label)
     if not any(
         each.tensor.startswith(("trace/", "trace_grad/", "chunk/")) for each in trace.values()
     ):
@@ -252,7 +258,7 @@ def _parts(passes: Passes, dtype: str) -> list[Part]:
         row.name: tokens for row in rows if (tokens := tokens_in_doubt(row.cells, said[row.name]))
     }
     if doubts:
-        members += passes.drawn(dtype, doubts, range(DRAWS, DRAWS + MORE_DRAWS))
+        members += passes.draw(dtype, doubts, range(DRAWS, DRAWS + MORE_DRAWS))
     for row in rows:
         if row.name in doubts:
             closer = ensemble(row.cells, row.name, doubts[row.name], members)

@@ -59,10 +59,10 @@ class TracedArrays(Prepared):
         if self.token:
             self._project(case.convention)
 
-    def stacked(self, conventions: Sequence[Convention]) -> Inputs:
+    def stack(self, conventions: Sequence[Convention]) -> Inputs:
         """The inputs of the loop for one convention."""
         (c,) = conventions
-        inputs = super().stacked(conventions)
+        inputs = super().stack(conventions)
         sign = -ops.ones_like(inputs.M0, shape=(1, 1)) if self._subtracts(c) else None
         return inputs._replace(share=self._share(c), sign=sign, exists=self._exists())
 
@@ -94,12 +94,12 @@ class TracedArrays(Prepared):
     def _queries(self, c: Convention) -> Array:
         return self.take("phi_q", None, super()._queries, c)
 
-    def _mapped(self, x: Array, norm: str, c: Convention) -> Array:
+    def _map(self, x: Array, norm: str, c: Convention) -> Array:
         """Norm and feature map; a row that is not finite stays that and spoils no other."""
         finite = np.isfinite(plain(x)).all(axis=-1, keepdims=True)
         if finite.all():
-            return super()._mapped(x, norm, c)
-        return ops.where(finite, super()._mapped(ops.where(finite, x, 0.0), norm, c), np.nan)
+            return super()._map(x, norm, c)
+        return ops.where(finite, super()._map(ops.where(finite, x, 0.0), norm, c), np.nan)
 
     def _surrogate(self, k: Array, v: Array, c: Convention) -> Array:
         if k is not self.k(c):  # of tokens before the call
@@ -130,17 +130,17 @@ class TracedArrays(Prepared):
         """Whether S subtracts the gradient (CONV-8)."""
         return self.rule.has_momentum and c.momentum_sign == "minus"
 
-    def _signed(self, x: Array, c: Convention) -> Array:
+    def _sign(self, x: Array, c: Convention) -> Array:
         """A rate, None for 1, with the sign of the gradient in S."""
         if not self._subtracts(c):
             return x
         return -ops.ones_like(self.k(c)[..., :1, None]) if x is None else -x
 
     def _a(self, c: Convention) -> Array:
-        return self._signed(self._step(c), c)
+        return self._sign(self._step(c), c)
 
     def _b(self, c: Convention) -> Array:
-        return self._signed(super()._b(c), c)
+        return self._sign(super()._b(c), c)
 
     def _S0(self, c: Convention) -> Array:
         return self._matrix("in/S0", c)
@@ -158,4 +158,4 @@ def prepare(
 ) -> tuple[Structure, Inputs]:
     """What decides the control flow of a case, and the arrays of its loop."""
     c = case.convention
-    return structure(c, case.header), TracedArrays(case, inputs, take, way).stacked([c])
+    return structure(c, case.header), TracedArrays(case, inputs, take, way).stack([c])

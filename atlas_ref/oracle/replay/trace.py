@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, refuse, require_supported
-from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, converted, rounded
+from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, convert, round_inputs
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
@@ -71,7 +71,7 @@ def require_traced(case: Case, what: str) -> None:
         refuse(case, what)
 
 
-def traced(
+def add_trace(
     case: Case,
     results: evaluate.Results,
     *,
@@ -90,7 +90,7 @@ def traced(
 
 def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
     """Inputs as the arithmetic takes them: float64, or rounded to the format in float32."""
-    return converted(rounded(case, dtype), "float64" if dtype == "float64" else "float32")
+    return convert(round_inputs(case, dtype), "float64" if dtype == "float64" else "float32")
 
 
 class Recorder:

@@ -32,7 +32,7 @@ def message(finding: Finding, command: str) -> str:
         ("error", _error(finding)),
         ("why", finding.why),
         ("found before", finding.before),
-        ("not seen", _not_seen(finding)),
+        ("not seen", _unseen_values(finding)),
         ("clause", finding.clause),
         ("nearest", finding.nearest),
         ("repeat with", command),
@@ -141,7 +141,7 @@ def _error(each: Finding) -> str:
     return f"{each.ratio:.3g} times the tolerance {each.tolerance:.3g}, {each.basis}"
 
 
-def _not_seen(each: Finding) -> str:
+def _unseen_values(each: Finding) -> str:
     if not each.gap:
         return ""
     return (

@@ -125,7 +125,7 @@ def failing(rows: Sequence[Comparison]) -> list[Comparison]:
     return [row for row in rows if row.verdict not in QUIET and not row.xfail]
 
 
-def explained(
+def explain(
     checked: Checked,
     rows: Sequence[Comparison],
     command: str,
@@ -166,23 +166,23 @@ def explained(
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
         features=faults.told(
-            "the list of features", lambda: _missed(checked.case), lambda words: (words,)
+            "the list of features", lambda: _missed_features(checked.case), lambda words: (words,)
         ),
     )
     first_row = failure
     failure = faults.told(
         "the replay of the trace",
         lambda: _by_replay(first_row, checked),
-        lambda words: first_row._replace(before=_joined(first_row.before, words)),
+        lambda words: first_row._replace(before=_join(first_row.before, words)),
     )
     return failure._replace(nearest=faults.told("the search", lambda: nearest(checked, rows), str))
 
 
-def _joined(*words: str) -> str:
+def _join(*words: str) -> str:
     return "; ".join(each for each in words if each)
 
 
-def _missed(case: Case) -> tuple[str, ...]:
+def _missed_features(case: Case) -> tuple[str, ...]:
     """What kernels tend to miss of a case (CASE-27)."""
     return SUBJECTS[case.header.rule].missed(case)
 
@@ -205,10 +205,10 @@ def _by_replay(failure: Failure, checked: Checked) -> Failure:
         first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
     except CaseError as error:  # an invalid trace does not take the verdict away
         words = f"the trace cannot be replayed: {error}"
-        return failure._replace(before=_joined(failure.before, words))
+        return failure._replace(before=_join(failure.before, words))
     if first is None:
         words = "every recorded op is right on its own inputs"
-        return failure._replace(before=_joined(failure.before, words))
+        return failure._replace(before=_join(failure.before, words))
     return failure._replace(
         op=first.op,
         token=first.token,

@@ -13,7 +13,7 @@ from atlas_ref.oracle.family.departures import features
 OF_BLOCKS = {"nested": ("nested", "CMS-23"), "learned": ("schedule.learned", "CMS-20")}
 
 
-def missed(case: Case) -> tuple[str, ...]:
+def missed_features(case: Case) -> tuple[str, ...]:
     """Features of a block and of each level, in words.
 
     Who writes is no such thing of a level, since every block has a schedule.

@@ -14,7 +14,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.features import features
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import Checked
-from atlas_ref.oracle.judge.declared import kept
+from atlas_ref.oracle.judge.declared import kept_formats
 from atlas_ref.oracle.judge.states import kept_in
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.registry import SUBJECTS
@@ -82,18 +82,18 @@ class Nearest:
         Source: IDENT-1.
         """
         rule = _kind(checked, rows)
-        if not _judged(rows):
+        if not _has_errors(rows):
             return _overflow(checked)
         if (earlier := self._searched.get(rule)) is not None:
-            return _not_searched(earlier) if earlier else GRADIENTS
+            return _no_search(earlier) if earlier else GRADIENTS
         found = self._look(checked, rows)
         if found.searched or found.words == GRADIENTS:
             self._searched[rule] = Path(checked.case.name).stem if found.searched else ""
         return found.words
 
     def note(self, checked: Checked, rows: Sequence[Comparison]) -> None:
-        """Keep a failing case for `told`, if it is the smallest or the most special of its rule."""
-        if not _judged(rows):
+        """Keep a failing case if it is the smallest or the most special of its rule."""
+        if not _has_errors(rows):
             self._overflows[checked.case.name] = _overflow(checked)
             return
         case = checked.case
@@ -104,7 +104,7 @@ class Nearest:
         special = min(some, key=lambda each: _plainness(each[1].case))
         some[:] = [smallest, *([special] if special is not smallest else [])]
 
-    def told(self) -> dict[str, str]:
+    def words_by_case(self) -> dict[str, str]:
         """Words about every failing case by its name, searched for the smallest of each rule.
 
         Where that names nothing, the most special one is searched too (SRC-23).
@@ -121,12 +121,12 @@ class Nearest:
                     break
         for case, rule in self._rules.items():
             if not words[case] and names.get(rule, Path(case).stem) != Path(case).stem:
-                words[case] = _not_searched(names[rule])
+                words[case] = _no_search(names[rule])
         return words | self._overflows
 
     def _look(self, checked: Checked, rows: Sequence[Comparison]) -> Looked:
         """What is said about a case whatever was searched before."""
-        if declared := _kept(checked, rows):
+        if declared := _kept_format(checked, rows):
             return Looked(f"passes with {declared}", searched=True, named=True)
         case = checked.case
         if tokens_of(case) <= LONGEST:
@@ -135,7 +135,7 @@ class Nearest:
         if part is None or checked.again is None:
             return Looked(f"not searched: {tokens_of(case)} tokens are more than {LONGEST}")
         shorter, of_part = _shorter(checked, part), f" (its first {LONGEST} tokens)"
-        if not _judged(shorter.rows):
+        if not _has_errors(shorter.rows):
             return self._behind(checked, rows)
         found = self._search(shorter, shorter.rows)
         return found if not found.words else found._replace(words=f"{found.words}{of_part}")
@@ -156,7 +156,7 @@ class Nearest:
         """The search of a case of few tokens."""
         from atlas_ref.oracle.identify.identify import identify  # all of the search
 
-        names, case = _compared(rows), checked.case
+        names, case = _names_with_errors(rows), checked.case
         values = _values(rows)
         of_family = SUBJECTS[case.header.rule].searched is None
         if of_family and not values:
@@ -174,7 +174,7 @@ class Nearest:
             return Looked(faults.failed("the search", error), searched=True)
         if answer.match is None:
             return Looked("; ".join(answer.failed[:1]))
-        words = said(case, answer)
+        words = match_words(case, answer)
         if not words and not values:
             words = GRADIENTS
         named = answer.verdict != "NO MATCH" or bool(answer.departures)
@@ -213,7 +213,7 @@ def _shorter(checked: Checked, part: Case) -> Checked:
     return checked.again(part, cut)
 
 
-def _compared(rows: Sequence[Comparison]) -> set[str]:
+def _names_with_errors(rows: Sequence[Comparison]) -> set[str]:
     """Names of results that have an error."""
     judged = ("PASS", "MARGINAL", "WRONG")
     return {row.tensor for row in rows if row.verdict in judged and row.error is not None}
@@ -223,15 +223,15 @@ def _fails(row: Comparison, ahead: str = "") -> bool:
     return row.verdict != "PASS" and row.tensor.startswith(ahead)
 
 
-def _judged(rows: Sequence[Comparison]) -> bool:
+def _has_errors(rows: Sequence[Comparison]) -> bool:
     """Whether a result that is wrong has an error, so that a search can explain it."""
-    names = _compared(rows)
+    names = _names_with_errors(rows)
     return any(row.tensor in names and _fails(row) for row in rows)
 
 
 def _values(rows: Sequence[Comparison]) -> bool:
     """Whether a value is wrong, not gradients alone (IDENT-18)."""
-    names = _compared(rows)
+    names = _names_with_errors(rows)
     return any(row.tensor in names and _fails(row, "out/") for row in rows)
 
 
@@ -241,7 +241,7 @@ def _kind(checked: Checked, rows: Sequence[Comparison]) -> str:
     return rule if _values(rows) else f"{rule}, gradients"
 
 
-def _not_searched(earlier: str) -> str:
+def _no_search(earlier: str) -> str:
     return f"not searched: {earlier} was, of the same rule (atlas-ref identify does)"
 
 
@@ -255,21 +255,21 @@ def _plainness(case: Case) -> tuple[int, int, int]:
     return (-len(features(case)), *_size(case))
 
 
-def _kept(checked: Checked, rows: Sequence[Comparison]) -> str:
+def _kept_format(checked: Checked, rows: Sequence[Comparison]) -> str:
     """A format of the state under which all results pass, as it is declared (DPLRCASE-24)."""
     case, results = checked.case, checked.answer.tensors or {}
-    names = _compared(rows)
+    names = _names_with_errors(rows)
     given = {name: x for name, x in results.items() if name in names}
     asked = kept_in(case.header, checked.state_dtype)
     if checked.again is None or {row.tensor for row in rows} != names:
         return ""
-    for each in kept(given, asked):
+    for each in kept_formats(given, asked):
         if all(row.verdict == "PASS" for row in checked.again(case, given, state_dtype=each).rows):
             return f"--state-dtype {each}"
     return ""
 
 
-def said(case: Case, answer: Identification) -> str:
+def match_words(case: Case, answer: Identification) -> str:
     """An identification that has a match, in words."""
     from atlas_ref.oracle.identify.stated import setting
 
@@ -283,7 +283,7 @@ def said(case: Case, answer: Identification) -> str:
     if answer.match.convention.get("preset") not in (None, _preset(case)):
         words += f" (from the case's own: {setting(answer.from_own)})"
     if answer.verdict == "NO MATCH" and answer.departures:
-        return f"{answer.departures[0].said}: then this would be right"
+        return f"{answer.departures[0].phrase}: then this would be right"
     if answer.verdict == "NO MATCH" and not answer.explains_half:
         return ""  # what is nearest by chance says nothing (SRC-27)
     if answer.own and answer.verdict != "NO MATCH":

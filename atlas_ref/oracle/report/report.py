@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.features import FEATURES, features
 from atlas_ref.oracle.judge import xfail
 from atlas_ref.oracle.judge.compare import Checked, exit_code
 from atlas_ref.oracle.judge.verdicts import Comparison
-from atlas_ref.oracle.report.failures import Failure, explained
+from atlas_ref.oracle.report.failures import Failure, explain
 from atlas_ref.oracle.report.nearest import Nearest, nothing
 from atlas_ref.storage import files
 
@@ -119,14 +119,14 @@ class Run:
         """Add a case that was compared."""
         name = checked.case.name
         self._note_features(checked)
-        outcome = xfail.applied(
+        outcome = xfail.apply(
             [entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows
         )
         self._met |= outcome.met
         self._report.rows.extend(outcome.rows)
         self._report.problems.extend(outcome.problems)
         self._report.void.update({name: dict(void)} if void else {})
-        failure = explained(checked, outcome.rows, self.repeated(name), nearest=nothing)
+        failure = explain(checked, outcome.rows, self.command_again(name), nearest=nothing)
         known = self._ids.get(name, "")
         self._report.failures.extend([failure._replace(name=known)] if failure else [])
         if failure and self._nearest is not None:
@@ -152,7 +152,7 @@ class Run:
         }
         return {case: names for case, names in suspects.items() if names and self._answered}
 
-    def _explained(self) -> tuple[list[Comparison], list[Failure]]:
+    def _explain(self) -> tuple[list[Comparison], list[Failure]]:
         """Verdicts and messages, those of absent answers with what sets their cases apart."""
         suspects = self._suspects()
         rows = [
@@ -167,7 +167,7 @@ class Run:
             else each
             for each in self._report.failures
         ]
-        words = {} if self._nearest is None else self._nearest.told()
+        words = {} if self._nearest is None else self._nearest.words_by_case()
         return rows, [each._replace(nearest=words.get(each.case, "")) for each in failures]
 
     def refuse(self, case: str, message: str) -> None:
@@ -175,7 +175,7 @@ class Run:
         self._met |= {entry.id for entry in self._entries if xfail.concerns(entry, case)}
         self._report.bad_input.append(message)
 
-    def repeated(self, *cases: str) -> str:
+    def command_again(self, *cases: str) -> str:
         """The command that repeats this run for these cases."""
         words = [shlex.quote(self._ids.get(case, case)) for case in cases]
         return " ".join(["atlas-ref", "check", *words, *self._options])
@@ -185,9 +185,9 @@ class Run:
         bad = [*self._report.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
         code = exit_code(self._report.rows)
         code = 2 if bad else 1 if self._report.problems else code
-        rows, failures = self._explained()
+        rows, failures = self._explain()
         return self._report._replace(
-            command=self.repeated(*self._cases),
+            command=self.command_again(*self._cases),
             exit=code,
             bad_input=bad,
             rows=rows,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.features import declared, features
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.features import declared_features, features
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.compare import Checked, checked
@@ -45,7 +45,7 @@ class Judge:
     ) -> None:
         self.exactly, self.stated, self.source = exactly, stated, source
         if stated.get("dtype") is not None:
-            case = rounded(case, stated["dtype"])
+            case = round_inputs(case, stated["dtype"])
         self.calls = calls(text, tokens_of(case))
         self.plan = planned(case, self.calls)
         self.name = case.name
@@ -230,8 +230,8 @@ def scheduled(
         CaseError: a schedule that is none, or does not cover the case; a case that cannot be cut.
     """
     case = case if convention is None else under(case, convention)
-    if skipped := tuple(name for name in declared(without) if name in features(case)):
-        answer = Answer.unsupported(f"skipped: without {', '.join(skipped)}")
+    if skipped := tuple(name for name in declared_features(without) if name in features(case)):
+        answer = Answer.no_support(f"skipped: without {', '.join(skipped)}")
         row = Comparison(case.name, "-", "NOT SUPPORTED", why=answer.failure or "")
         return Checked(case, answer, [row], skipped=skipped)
     judge = Judge(case, source, text, exactly=exactly, dtype=dtype, state_dtype=state_dtype)

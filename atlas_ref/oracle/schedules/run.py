@@ -71,7 +71,7 @@ class Plan:
         if states is None:
             return split.part(self.case, tokens)
         header = dict(self.headers.get(call.first, {}))
-        return split.resumed(self.case, Results(tensors=states, header=header, void={}), tokens)
+        return split.resume(self.case, Results(tensors=states, header=header, void={}), tokens)
 
     def prefix(self, place: int) -> Case:
         """The case of the first tokens."""
@@ -146,10 +146,10 @@ def run(plan: Plan, source: Source, calls: Sequence[Call]) -> Ran:
         try:
             part = plan.part(call, given)
         except CaseError as error:  # states that no call can start from
-            return Ran([], states, answers, Stopped(call, Answer.failed(_refused(plan, error))))
+            return Ran([], states, answers, Stopped(call, Answer.no_answer(_refused(plan, error))))
         answer = source(part)
         if answer.tensors is None or (why := _unusable(plan, call, calls, answer.tensors)):
-            failed = answer if answer.tensors is None else Answer.failed(why)
+            failed = answer if answer.tensors is None else Answer.no_answer(why)
             return Ran([], states, answers, Stopped(call, failed))
         found = dict(answer.tensors)
         answers.append((call, given, found))

@@ -167,11 +167,11 @@ def _contracts() -> list[dict[str, Any]]:
                 }
             },
         },
-        _nested(),
+        _levels_constraint(),
     ]
 
 
-def _nested() -> dict[str, Any]:
+def _levels_constraint() -> dict[str, Any]:
     """Constraint of nested levels: periods that differ, and no gates in their place (CASE-36)."""
     periods = {"minItems": 2, "uniqueItems": True}
     return _when(

@@ -66,7 +66,7 @@ def program(command: str, *, timeout: float = TIMEOUT) -> Source:
             case_file, out = folder / "case.safetensors", folder / "out.safetensors"
             save(case_file, case.header, case.inputs)
             places = {"{case}": str(case_file), "{out}": str(out)}
-            failure = _run([_filled(word, places) for word in words], timeout)
+            failure = _run([_fill(word, places) for word in words], timeout)
             return failure or _read(out, case)
 
     return answer
@@ -87,7 +87,7 @@ def _split(command: str) -> list[str]:
     return words
 
 
-def _filled(word: str, places: dict[str, str]) -> str:
+def _fill(word: str, places: dict[str, str]) -> str:
     for place, path in places.items():
         word = word.replace(place, path)
     return word
@@ -104,21 +104,21 @@ def _run(words: list[str], timeout: float) -> Answer | None:
             start_new_session=True,
         )
     except OSError as error:
-        return Answer.failed(f"crash: cannot be started: {error.strerror or error}")
+        return Answer.no_answer(f"crash: cannot be started: {error.strerror or error}")
     try:
         output, errors = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait(timeout)
     except subprocess.TimeoutExpired:
-        return Answer.failed(f"time-out: did not end within {timeout:g} s")
+        return Answer.no_answer(f"time-out: did not end within {timeout:g} s")
     finally:
         _end(process)
     if code == 0:
         return None
     if code == UNSUPPORTED:
-        return Answer.unsupported(output.last() or errors.last())
+        return Answer.no_support(output.last() or errors.last())
     # apart, since output that waited in a buffer is written after the error
     message = errors.last() or output.last()
-    return Answer.failed(f"crash: {_ending(code)}" + (f": {message}" if message else ""))
+    return Answer.no_answer(f"crash: {_ending(code)}" + (f": {message}" if message else ""))
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
@@ -164,13 +164,13 @@ def _read(out: Path, case: Case) -> Answer:
     An error in the file is an answer too, except a name that no rule has.
     """
     if not os.path.exists(out):  # False, too, where the program has shut the folder
-        return Answer.failed("garbage: exit code 0, and no {out} was written")
+        return Answer.no_answer("garbage: exit code 0, and no {out} was written")
     try:
         header, tensors = load_results(out)
     except CaseError as error:
-        return Answer.failed(f"garbage: {{out}}{str(error).removeprefix(str(out))}")
+        return Answer.no_answer(f"garbage: {{out}}{str(error).removeprefix(str(out))}")
     if title(header) != case.title:
-        return Answer.failed(
+        return Answer.no_answer(
             f"garbage: {{out}}: rule: the case has {case.title}, found {title(header)}"
         )
     return Answer({name: value for name, value in tensors.items() if not name.startswith("in/")})
@@ -261,9 +261,9 @@ class Isolated:
         if reply["status"] == "done":
             return _read(out, case)
         return (
-            Answer.unsupported(reply["message"])
+            Answer.no_support(reply["message"])
             if reply["status"] == "unsupported"
-            else Answer.failed(reply["message"])
+            else Answer.no_answer(reply["message"])
         )
 
     def _start(self) -> None:
@@ -302,15 +302,15 @@ class Isolated:
             if not ready:
                 if seconds > WAIT:
                     continue
-                return Answer.failed(f"time-out: did not end within {timeout:g} s")
+                return Answer.no_answer(f"time-out: did not end within {timeout:g} s")
             chunk = os.read(self._replies.fileno(), 65536)
             if not chunk:
-                return Answer.failed(f"crash: {_ending(self._process.wait())}")
+                return Answer.no_answer(f"crash: {_ending(self._process.wait())}")
             text += chunk
-        return _understood(text)
+        return _parse_reply(text)
 
 
-def _understood(text: bytes) -> dict[str, Any] | Answer:
+def _parse_reply(text: bytes) -> dict[str, Any] | Answer:
     """The reply of the worker, or an answer where other output came instead."""
     try:
         reply = json.loads(text)
@@ -320,7 +320,7 @@ def _understood(text: bytes) -> dict[str, Any] | Answer:
         status, message = reply["status"], reply["message"]
         if isinstance(status, str) and (message is None or isinstance(message, str)):
             return reply
-    return Answer.failed(f"garbage: something wrote {text[:40]!r} where results are announced")
+    return Answer.no_answer(f"garbage: something wrote {text[:40]!r} where results are announced")
 
 
 @contextlib.contextmanager

@@ -95,11 +95,11 @@ def function(name: str) -> Source:
     Raises:
         CaseError: no such module or function, or the module cannot be imported.
     """
-    call = imported(name)
+    call = import_function(name)
     return lambda case: respond(call, case)
 
 
-def imported(name: str) -> Function:
+def import_function(name: str) -> Function:
     """The function that `pkg.module:function` names.
 
     Raises:
@@ -135,7 +135,7 @@ def sweep_settings(name: str) -> dict[str, tuple[Any, ...]]:
     Raises:
         CaseError: there is none, it has no such method, or that returns something else.
     """
-    method = getattr(imported(name), "sweep_settings", None)
+    method = getattr(import_function(name), "sweep_settings", None)
     if not callable(method):
         raise CaseError(f"for {name}: a method sweep_settings() is needed, name -> values")
     try:
@@ -179,15 +179,15 @@ def respond(call: Function, case: Case) -> Answer:
         with contextlib.redirect_stdout(sys.stderr):  # standard output holds our results alone
             return Answer(answers.tensors(call(case.header.plain(), inputs), known=known))
     except NotImplementedError as error:
-        return Answer.unsupported(_short(error))
+        return Answer.no_support(_short(error))
     except Garbage as error:
-        return Answer.failed(f"garbage: {error}")
+        return Answer.no_answer(f"garbage: {error}")
     except CaseError as error:
         raise CaseError(f"{case.name}: {error}") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too
-        return Answer.failed(f"crash: {type(error).__name__}: {_short(error)}{_where(error)}")
+        return Answer.no_answer(f"crash: {type(error).__name__}: {_short(error)}{_where(error)}")
 
 
 def _short(error: BaseException) -> str:

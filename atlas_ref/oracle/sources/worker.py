@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from atlas_ref.oracle.cases.case import CaseError, load, save
-from atlas_ref.oracle.sources.sources import Function, imported, respond
+from atlas_ref.oracle.sources.sources import Function, import_function, respond
 
 
 def main(name: str, descriptor: int) -> None:
@@ -41,15 +41,15 @@ def main(name: str, descriptor: int) -> None:
 
 def _serve(name: str, questions: TextIO, reply: Callable[..., None]) -> None:
     try:
-        call = imported(name)
+        call = import_function(name)
     except CaseError as error:
         return reply("bad", str(error))
     reply("ready")
     for line in questions:
-        reply(*_answered(call, **json.loads(line)))
+        reply(*_answer(call, **json.loads(line)))
 
 
-def _answered(call: Function, case: str, out: str) -> tuple[str, str | None]:
+def _answer(call: Function, case: str, out: str) -> tuple[str, str | None]:
     """Status and message of one case, whose results are written to `out`."""
     try:
         problem = load(case)

@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.levels import SHARED, active, check_step, count, inp
 from atlas_ref.oracle.cases.tensor_spec import BLOCK, LEVEL, Position, phi_of
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.base import facts, hooks
-from atlas_ref.oracle.subjects.base.deferred import deferred
+from atlas_ref.oracle.subjects.base.deferred import defer
 from atlas_ref.oracle.subjects.levels import learned, nested
 from atlas_ref.oracle.subjects.levels.calls import Call, Evaluate
 from atlas_ref.oracle.subjects.levels.header import check_header
@@ -48,7 +48,7 @@ def own_axes(header: Any) -> dict[str, str]:
     return {**OWN, **(learned.GATES if gates else {})}
 
 
-def entangled(header: Any) -> str:
+def entanglement(header: Any) -> str:
     """Why no level of a block is a case of its own; "" where each is (CASE-33, CASE-36, CASE-37)."""
     if header.nested:
         return "contexts of nested levels begin from each other, so none is a case of its own"
@@ -95,7 +95,7 @@ def _features(case: Case) -> set[str]:
     return {name for each in (case, *parts(case)) for name in hooks.features(each)}
 
 
-def _checked(
+def _check_levels(
     memory: Mapping[str, Subject], header: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Check that every level of a block is a valid case and all agree (CASE-32).
@@ -232,7 +232,7 @@ def results(
             if name != "out/y"
         }
     reads = [out["out/y"] for out, _ in found]
-    y = combined(case.header, inputs["in/logits"], reads)
+    y = combine(case.header, inputs["in/logits"], reads)
     return {"out/y": y, **outputs}, [position for _, position in found]
 
 
@@ -245,7 +245,7 @@ def _of_levels(
     calls = [
         Call(inputs_of(header, inputs, number), part) for number, part in enumerate(parts(case))
     ]
-    if not entangled(header):
+    if not entanglement(header):
         return [by.level(*call) for call in calls]
     calls = [call.without("in/reset") for call in calls]
     reset = case.inputs.get("in/reset")
@@ -256,7 +256,7 @@ def _of_levels(
     return learned.results(calls, share, reset, by.document)
 
 
-def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
+def combine(header: Any, logits: Array, reads: list[Array]) -> Array:
     """The reads, weighed by a softmax over the levels that count at each token (CMS-6, CMS-7).
 
     Tokens with the same levels are computed at once.
@@ -286,10 +286,10 @@ def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
     )
 
 
-def undecided(case: Case, dtype: str) -> str:
+def no_verdict(case: Case, dtype: str) -> str:
     """Why results in a format have no verdict; "" where they have (CASE-37)."""
     schedule = case.header.schedule
-    return "" if schedule is None or schedule.learned is None else learned.undecided(case, dtype)
+    return "" if schedule is None or schedule.learned is None else learned.no_decision(case, dtype)
 
 
 def subject(memory: Mapping[str, Subject]) -> Subject:
@@ -323,7 +323,7 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         evaluate=evaluate,
         plain=plain,
         check_header=check_header,
-        checked=partial(_checked, memory),
+        checked=partial(_check_levels, memory),
         clause=partial(_clause, memory),
         numbers=lambda header, inputs: 0,  # beside its levels
         void=_void,
@@ -331,11 +331,11 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         parts=parts,
         states=STATES,
         features=_features,
-        missed=deferred("report.levels:missed"),
+        missed=defer("report.levels:missed_features"),
         check_form=partial(_check_form, memory),
         instead="atlas-ref levels makes a case of each level",
-        why_nothing=entangled,
-        undecided=undecided,
+        why_nothing=entanglement,
+        undecided=no_verdict,
     )
 
 

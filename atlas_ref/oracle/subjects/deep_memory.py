@@ -19,7 +19,7 @@ from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
-from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Preset, Subject
@@ -191,7 +191,7 @@ SUBJECT = Subject(
     searched=program.SEARCHED,
     calls=Calls(
         cut=partial(along_tokens, _axes),
-        left=state_left,
+        left=last_state,
     ),
 )
 

@@ -51,8 +51,8 @@ CLAUSES = {
 def _evaluate(
     inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
-    own = parameters.parsed(case.header)
-    x = formulas.applied(own, inputs)
+    own = parameters.parse(case.header)
+    x = formulas.apply(own, inputs)
     call = partial(_call, own, form=form, chunk=chunk)
     return masked.run(own, x, tensors.axes_of(x), call), None
 
@@ -63,11 +63,11 @@ def _call(
     """Results of given gates and step sizes, a masked token reading the memory (DPLR-7)."""
     x = dict(inputs)
     for name in ("in/k", "in/q"):
-        x[name] = _normed(own, name, x[name])
+        x[name] = _norm(own, name, x[name])
     x = masked.quiet(own, x)
     seconds: dict[str, Array] = {}
     if own.of.second == "A":
-        x[members.WRITTEN], seconds["out/A"] = _preconditioned(x)
+        x[members.WRITTEN], seconds["out/A"] = _precondition(x)
     if own.group_order == "round_robin" or own.query_groups > 1:
         own, x = _of_value_heads(own, x)
     if own.query_groups > 1:
@@ -111,9 +111,9 @@ def _read_by_one(
     if member.second == "z":
         first = _with_sum(own, config, x)
         after, y = normalised_reads.run(config, tokens, first, run=run)
-        return {"out/y": y, "out/M": _turned(own, after.M), "out/z": after.z}
+        return {"out/y": y, "out/M": _turn(own, after.M), "out/z": after.z}
     last, y = run(config, tokens, _start(own, config, x))
-    return {"out/y": y, "out/M": _turned(own, last.M)}
+    return {"out/y": y, "out/M": _turn(own, last.M)}
 
 
 def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, dict[str, Array]]:
@@ -131,7 +131,7 @@ def _of_value_heads(own: Parameters, x: dict[str, Array]) -> tuple[Parameters, d
     return own.replaced(groups=1), wide
 
 
-def _normed(own: Parameters, name: str, x: Array) -> Array:
+def _norm(own: Parameters, name: str, x: Array) -> Array:
     """Keys or queries under the norm in force (DPLRCASE-2)."""
     if own.norm(name) == "none":
         return x
@@ -148,10 +148,10 @@ def _with_momentum(own: Parameters, x: Mapping[str, Array]) -> dict[str, Array]:
     fields = {name: x[f"in/{name}"] for name in names if f"in/{name}" in x}
     fields |= {"p": x["in/erase_key"], "step_size": x["in/eta"], "step_size_memory": x["in/beta"]}
     M = _start(own, config, x).M
-    S = _turned(own, x["in/S0"]) if "in/S0" in x else ops.zeros_like(M)
+    S = _turn(own, x["in/S0"]) if "in/S0" in x else ops.zeros_like(M)
     tokens = momentum_delta.Tokens(**fields, **_masks(x))
     after, y = momentum_delta.run(config, tokens, momentum_delta.State(M=M, S=S))
-    return {"out/y": y, "out/M": _turned(own, after.M), "out/S": _turned(own, after.S)}
+    return {"out/y": y, "out/M": _turn(own, after.M), "out/S": _turn(own, after.S)}
 
 
 def _masks(x: Mapping[str, Array]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _masks(x: Mapping[str, Array]) -> dict[str, Any]:
     }
 
 
-def _preconditioned(x: Mapping[str, Array]) -> tuple[Array, Array]:
+def _precondition(x: Mapping[str, Array]) -> tuple[Array, Array]:
     """Preconditioned keys of key heads, and A after the last of them (DPLR-20)."""
     k = x["in/k"]
     logs, rates = x["in/log_retain_precond"], x["in/beta_precond"]
@@ -199,13 +199,13 @@ def _config(own: Parameters, x: Mapping[str, Array]) -> dplr.Config:
 
 def _start(own: Parameters, config: dplr.Config, x: Mapping[str, Array]) -> dplr.State:
     if "in/M0" in x:
-        return dplr.State(M=_turned(own, x["in/M0"]))
+        return dplr.State(M=_turn(own, x["in/M0"]))
     v = x["in/v"]
     with backend.used(backend.of(*x.values()).name):  # where a first state is made
         return dplr.start(config, v.shape[:-2], dtype=v.dtype)
 
 
-def _turned(own: Parameters, M: Array) -> Array:
+def _turn(own: Parameters, M: Array) -> Array:
     """A memory from the layout of the case to that of the rule, or back."""
     return M if own.state_layout == "(d_out, d_in)" else M.swapaxes(-1, -2)
 
@@ -217,14 +217,14 @@ def clause(header: Any, name: str) -> str:
 
 def _void(case: Case) -> dict[str, str]:
     """Parameters without effect, each with its reason (DPLRCASE-5)."""
-    own, inputs, reasons = parameters.parsed(case.header), case.inputs, {}
+    own, inputs, reasons = parameters.parse(case.header), case.inputs, {}
     erases = own.of.erase not in ("none", "given") or "in/erase_read" in inputs
     gated = own.of.gated == "heads" or set(formulas.GATES) & inputs.keys()
     if own.decay is not None and not (erases and gated):
         reasons["parameters.decay"] = "nothing is erased" if gated else "nothing decays"
     if own.norm_eps != 1e-6 and own.norm("in/k") == own.norm("in/q") == "none":
         reasons["parameters.norm_eps"] = "there is no norm"
-    if own.group_order != "blocks" and not own.ordered(inputs):
+    if own.group_order != "blocks" and not own.has_order(inputs):
         reasons["parameters.group_order"] = "all value heads have one key head, or each its own"
     if own.masked_read != "memory" and np.all(inputs.get("in/active", 1)):
         reasons["parameters.masked_read"] = "no token is masked"
@@ -241,7 +241,7 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
     Raises:
         ValueError: names the form, the reason, and the form to use instead.
     """
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     if own.of.second == "S" and form in forms.FORMS and form != "sequential":
         raise ValueError(
             f"form: {form} computes no momentum, which member {own.member} has; use sequential"
@@ -249,9 +249,9 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
     forms.check(form, chunk, by_row=members.by_row(own.of, case.inputs))
 
 
-def _undeclared(case: Case) -> list[dict[str, Any]]:
+def _undeclared_chunks(case: Case) -> list[dict[str, Any]]:
     """Chunks over which a program may cumulate logs of the case's gates (DPLRCASE-23)."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     given = set(formulas.GATES) & case.inputs.keys()
     return [{"log_chunk": n} for n in CHUNKS] if given and own.log_chunk is None else []
 
@@ -281,23 +281,23 @@ SUBJECT = Subject(
     is_memory=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=tensors.checked,
+    checked=tensors.check_inputs,
     clause=clause,
     void=_void,
     numbers=tensors.numbers,
     results=RESULTS,
     measured=True,  # beyond 1e-12 in float64 (DPLRCASE-6)
     states=STATE,
-    state_dtype=lambda header: parameters.parsed(header).state_dtype,
-    undeclared=_undeclared,
+    state_dtype=lambda header: parameters.parse(header).state_dtype,
+    undeclared=_undeclared_chunks,
     features=_features,
     drawing=DRAWING,
     drawn=("gate", "log"),
     check_form=_check_form,
     search=READINGS,
-    searched=searched(program.stated, "dplr", overflow.words),
+    searched=searched(program.program_and_parameters, "dplr", overflow.words),
     tried_forms=tuple(forms.FORMS),
-    traced=traces.traced(program.stated, lambda case: "in/q"),
+    traced=traces.traced(program.program_and_parameters, lambda case: "in/q"),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

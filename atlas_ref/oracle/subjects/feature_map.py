@@ -10,7 +10,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor, phi_of, phi_tensors
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.subjects.base import facts, hooks
-from atlas_ref.oracle.subjects.base.checked import checked, resolved
+from atlas_ref.oracle.subjects.base.checked import check_inputs, header_convention
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
@@ -58,7 +58,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     check_header=partial(check_header, has_feature_map=True),
-    checked=lambda header, inputs: checked(header, inputs, resolved(header), _legal),
+    checked=lambda header, inputs: check_inputs(header, inputs, header_convention(header), _legal),
     clause=lambda header, name: facts.clause(CLAUSES, name),
     numbers=facts.numbers,
     needs=facts.needs,
@@ -71,7 +71,7 @@ SUBJECT = Subject(
     shape=lambda header, inputs: (0, 0),
     has_feature_map=True,
     has_convention=True,
-    convention=resolved,
+    convention=header_convention,
     features=hooks.features,
     traced=hooks.FEATURE_MAP,
     search=CONVENTIONS,

@@ -140,7 +140,7 @@ def table(entry: Entry, settings: Any) -> dict[str, Tensor]:
     return {**own, **params, **states, **bars}
 
 
-def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (LAYER-3).
 
     Raises:
@@ -294,7 +294,7 @@ SUBJECT = Subject(
     ),
     has_parameters=True,
     check_header=check_header,
-    checked=checked,
+    checked=check_inputs,
     constants=constants,
     result=_main,
     loss=_loss,

@@ -114,7 +114,7 @@ def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:
 def in_calls(call: Call) -> dict[str, Array]:
     """Results of one call after another, each with the state after the one before (LAYER-7)."""
     x, layer, states = call.inputs["in/x"], call.entry.module.layer, call.entry.states
-    state, rows, first = begun(call), [], 0
+    state, rows, first = first_state(call), [], 0
     after: dict[str, Array] = {}
     for number, tokens in enumerate(call.calls):
         state, y = layer.apply(call.config, call.params, state, x[..., first : first + tokens, :])
@@ -130,7 +130,7 @@ def in_calls(call: Call) -> dict[str, Array]:
     return {"out/y": rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2), **after}
 
 
-def begun(call: Call) -> Any:
+def first_state(call: Call) -> Any:
     """The state that a case starts with: that of its tensors, or nothing."""
     states = call.entry.states
     own = {} if states is None else of_state(states, call.inputs)
@@ -164,7 +164,7 @@ def _attention(call: Call) -> dict[str, Array]:
     return results
 
 
-def _cached(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
+def _cache(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
     return attention.State.trusted(
         keys=tensors["k"],
         values=tensors["v"],
@@ -209,7 +209,7 @@ CACHE = States(
     tensors=lambda settings: {
         name: Tensor("B heads rows dim_head", "no token before the first") for name in ("k", "v")
     },
-    start=_cached,
+    start=_cache,
     finish=lambda config, state: {"k": state.keys, "v": state.values},
 )
 

@@ -37,7 +37,7 @@ def _state_tensors(settings: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def _started(config: memory.Config, tensors: Mapping[str, Array]) -> memory.State:
+def _start(config: memory.Config, tensors: Mapping[str, Array]) -> memory.State:
     S = tensors["S"]
     state = memory.start(config, S.shape[0] // config.heads, dtype=S.dtype)
     own: memory.State = import_atlas_rnn.to_state(config, state, tensors)
@@ -148,7 +148,7 @@ def _language_model(call: Call) -> dict[str, Array]:
         state = generation.forgotten(call.config, start, state)
         state, rows = language_model.apply(call.config, call.params, state, ids[:, :tokens])
         results[f"out/logits_call{i}"] = rows
-    return results | (_generated(call) if "in/prompt" in call.inputs else {})
+    return results | (_generate(call) if "in/prompt" in call.inputs else {})
 
 
 def _one_token(inputs: Mapping[str, Any]) -> str:
@@ -163,7 +163,7 @@ def _fresh(call: Call, batch: int) -> language_model.State:
     return language_model.start(call.config, batch, dtype=kind)
 
 
-def _generated(call: Call) -> dict[str, Array]:
+def _generate(call: Call) -> dict[str, Array]:
     """Greedy continuations with and without a state, and a drawn one (LAYER-15)."""
     prompt, own = call.inputs["in/prompt"], call.settings
     results: dict[str, Array] = {}
@@ -211,7 +211,7 @@ def _model_numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
 # -- sampling --------------------------------------------------------------------------------------
 
 
-def _sampled(call: Call) -> dict[str, Array]:
+def _sample(call: Call) -> dict[str, Array]:
     """Tokens that the filter keeps, and those that are drawn, of every setting (LAYER-16)."""
     logits, uniform = (plain(call.inputs[name]) for name in ("in/logits", "in/uniform"))
     results: dict[str, Array] = {}
@@ -227,7 +227,7 @@ def _sampled(call: Call) -> dict[str, Array]:
 MATRICES = States(
     prefix="state",
     tensors=_state_tensors,
-    start=_started,
+    start=_start,
     finish=import_atlas_rnn.from_state,
     each=True,
 )
@@ -290,7 +290,7 @@ SYSTEMS: dict[str, Entry] = {
             "in/logits": Tensor("rows vocab"),
             "in/uniform": Tensor("rows vocab", low=0, high=1),
         },
-        _sampled,
+        _sample,
         {"out": "MODEL-8", **GRADIENTS},
         result=lambda settings: f"out/kept_min_p_{settings.min_p[0]}",
         void=nothing,

@@ -36,14 +36,14 @@ def _neural_memory(call: Call) -> dict[str, Array]:
     results: dict[str, Array] = {}
     for prefix in prefixes:
         x = call.inputs[f"in/{prefix}x"]
-        state, y, written = _called(call, state, x)
+        state, y, written = _call(call, state, x)
         results[f"out/{prefix}y"] = y
         own = titans_pytorch.state_of(call.settings, call.config, call.params, state, written)
         results |= {f"out/{prefix}{name}": each for name, each in own.items()}
     return results
 
 
-def _called(
+def _call(
     call: Call, state: neural_memory.State, x: Array
 ) -> tuple[neural_memory.State, Array, list[dict[str, Array]]]:
     """One call, cut where chunks end: the state, y, and the weights of each write.

@@ -23,7 +23,7 @@ from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
 from atlas_ref.oracle.subjects.base import facts, hooks
-from atlas_ref.oracle.subjects.base.checked import check_form, checked, resolved
+from atlas_ref.oracle.subjects.base.checked import check_form, check_inputs, header_convention
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject, memory_shape
@@ -47,7 +47,7 @@ def subject(rule: Rule) -> Subject:
         evaluate=_evaluate,
         plain=_plain,
         check_header=partial(check_header, rule=rule, has_feature_map=rule.has_window),
-        checked=_checked,
+        checked=_check_inputs,
         clause=lambda header, name: facts.clause(rule.clauses, name),
         numbers=facts.numbers,
         needs=facts.needs,
@@ -61,7 +61,7 @@ def subject(rule: Rule) -> Subject:
         has_feature_map=rule.has_window,
         has_gate_axis=True,
         has_convention=True,
-        convention=resolved,
+        convention=header_convention,
         features=hooks.features,
         missed=hooks.missed,
         check_form=check_form,
@@ -73,14 +73,14 @@ def subject(rule: Rule) -> Subject:
     )
 
 
-def _checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a convention, a tensor or a gate that the rule does not have."""
-    convention = resolved(header)
+    convention = header_convention(header)
     _check_convention(header, convention)
     stated = feature_maps.stated_sizes(header.feature_map)
     sizes = {"c": (header.window, "window"), **stated}
     legal = memory_tensors.legal
-    return checked(header, inputs, convention, legal, sizes=sizes, check=check_gate_axis)
+    return check_inputs(header, inputs, convention, legal, sizes=sizes, check=check_gate_axis)
 
 
 def _check_convention(header: Any, convention: Convention) -> None:
@@ -112,7 +112,7 @@ def _evaluate(
 
 
 def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    return named(case, plain(inputs, case, rounding))
+    return name_results(case, plain(inputs, case, rounding))
 
 
 def plain(
@@ -138,7 +138,7 @@ def plain(
     structure = prepare.structure(case.convention, case.header)
     return family.run(
         structure,
-        prepared.stacked([case.convention]),
+        prepared.stack([case.convention]),
         orthogonalise,
         way=rounding.way,
         store=rounding.store,
@@ -147,7 +147,7 @@ def plain(
     )
 
 
-def named(case: Case, outputs: Outputs) -> dict[str, Array]:
+def name_results(case: Case, outputs: Outputs) -> dict[str, Array]:
     """Results under their names in files, in the case's layout and momentum_sign (CASE-12).
 
     Results that the case does not have are left out.

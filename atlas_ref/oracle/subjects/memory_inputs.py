@@ -28,7 +28,7 @@ def draw(
     """
     rule = FAMILY[request.rule]
     convention = resolve(request.convention, rule=request.rule, level=request.level)
-    inputs = _token if request.level == "token" else _projected
+    inputs = _token if request.level == "token" else _project
     tensors = inputs(rule, request, header, convention, generator)
     if rule.has_error and convention.reference == "surrogate":
         tensors["in/param/W_surrogate"] = _surrogate(request, generator)
@@ -59,7 +59,7 @@ def _keys(request: Any, draw: Any, rows: int) -> Array:
     return draw.standard_normal((*_leading(request), rows, request.d_in)) / np.sqrt(request.d_in)
 
 
-def _projected(
+def _project(
     rule: Rule, request: Any, header: Any, convention: Convention, draw: Any
 ) -> dict[str, Array]:
     lead, T = _leading(request), request.tokens

@@ -10,7 +10,7 @@ from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import steps
 from atlas_ref.oracle.subjects.base import facts, hooks
-from atlas_ref.oracle.subjects.base.checked import checked, resolved
+from atlas_ref.oracle.subjects.base.checked import check_inputs, header_convention
 from atlas_ref.oracle.subjects.base.header import check_header
 from atlas_ref.oracle.subjects.base.search import CONVENTIONS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
@@ -63,7 +63,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     check_header=check_header,
-    checked=lambda header, inputs: checked(header, inputs, resolved(header), _legal),
+    checked=lambda header, inputs: check_inputs(header, inputs, header_convention(header), _legal),
     clause=lambda header, name: facts.clause(CLAUSES, name),
     numbers=lambda header, inputs: 0,  # no more than the case has
     void=lambda case: facts.void(case, _shape(case.header, case.inputs)),
@@ -76,7 +76,7 @@ SUBJECT = Subject(
     has_axes=True,
     has_newton_schulz=True,
     has_convention=True,
-    convention=resolved,
+    convention=header_convention,
     features=hooks.features,
     traced=hooks.NEWTON_SCHULZ,
     search=CONVENTIONS,

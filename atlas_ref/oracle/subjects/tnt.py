@@ -24,7 +24,7 @@ from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.derive import ops as traces
 from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.oracle.subjects.base.calls import Calls, state_left
+from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
@@ -230,7 +230,7 @@ SUBJECT = Subject(
     features=void.features,
     search=READINGS,
     searched=searched(program.stated, "tnt")._replace(keeps=program.keeps),
-    calls=Calls(cut=partial(along_tokens, tensors.axes), left=state_left),
+    calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state),
     traced=traces.traced(program.stated, lambda case: "in/k"),
     convention=parameters.convention,
     check_form=_check_form,

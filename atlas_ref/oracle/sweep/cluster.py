@@ -17,7 +17,7 @@ from typing import Any
 
 from atlas_ref.backend import cluster
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.sweep.modes import Result, Task, Work, as_bytes, opened, performed
+from atlas_ref.oracle.sweep.modes import Result, Task, Work, as_bytes, open_source, perform
 
 
 def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[Task, Result]]:
@@ -88,6 +88,6 @@ def remote(packed: bytes, folder: str, task: Task) -> Result:
             sys.path.append(folder)  # last, as for a function of this process (SRC-6)
         work: Work = pickle.loads(packed)
         _per_thread.stack = contextlib.ExitStack()
-        _per_thread.source = _per_thread.stack.enter_context(opened(work.source))
+        _per_thread.source = _per_thread.stack.enter_context(open_source(work.source))
         _per_thread.work, _per_thread.packed = work, packed
-    return performed(_per_thread.work, _per_thread.source, task)
+    return perform(_per_thread.work, _per_thread.source, task)

@@ -86,7 +86,7 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
         header.pop("phase")
     return Candidate(
         header,
-        {name: _taken(case.inputs[name], axes, places) for name, axes in axes_of(case).items()},
+        {name: _take(case.inputs[name], axes, places) for name, axes in axes_of(case).items()},
     )
 
 
@@ -113,7 +113,7 @@ def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[st
     }
 
 
-def _taken(
+def _take(
     value: np.ndarray[Any, Any], axes: tuple[str, ...], places: dict[str, Sequence[int]]
 ) -> np.ndarray[Any, Any]:
     for place, axis in enumerate(axes):
@@ -122,7 +122,7 @@ def _taken(
     return value
 
 
-def flattened(case: Case) -> Iterator[Candidate | None]:
+def flatten(case: Case) -> Iterator[Candidate | None]:
     """Candidates with fewer leading axes.
 
     Each axis is cut to one of its places; axes of one place are dropped; gates become one for all

@@ -103,7 +103,7 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(values) for name, values in choices.items()}
 
 
-def drawn(rule: str, seed: int, number: int, choices: Space) -> Drawn:
+def draw_case(rule: str, seed: int, number: int, choices: Space) -> Drawn:
     """Case `number` of the sweep with this seed (SWEEP-1, SWEEP-2).
 
     It is the same on every machine and does not depend on other draws.
@@ -118,7 +118,7 @@ def drawn(rule: str, seed: int, number: int, choices: Space) -> Drawn:
         try:
             fields = without(request, *of.of_tensors)
             case = new(Request(**fields, draw=1), name=f"{rule}-{seed}-{number}")
-            return Drawn(request, regime, _changed(case, request, regime, draw))
+            return Drawn(request, regime, _change(case, request, regime, draw))
         except (CaseError, ValidationError) as error:
             reason = str(error) if isinstance(error, CaseError) else first_problem(error)
     raise CaseError(
@@ -158,7 +158,7 @@ def _request(
     return of.request(fields, choices, long), regime
 
 
-def _changed(case: Case, request: dict[str, Any], regime: str, draw: np.random.Generator) -> Case:
+def _change(case: Case, request: dict[str, Any], regime: str, draw: np.random.Generator) -> Case:
     """The case with its tensors as drawn, and moved to a regime where implementations break.
 
     Source: SWEEP-4, SWEEP-14.

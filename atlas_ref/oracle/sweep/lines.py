@@ -45,7 +45,7 @@ class Judged(Task):
     skipped: list[str] | None = None
 
     @model_validator(mode="after")
-    def _told(self) -> Judged:
+    def _check_words(self) -> Judged:
         """Check that a failure says what was drawn, and a success by how much it passes."""
         if self.verdict in ("PASS", "NOT SUPPORTED"):
             error, tolerance = self.row.error, self.row.tolerance

@@ -64,7 +64,7 @@ class Log:
     ) -> None:
         self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
         self._plan = {key: VERSION, **plain(plan)}
-        self.known = self._read()
+        self.known = self._outcomes()
         # bad input leaves no file behind: the first line creates it
         self._stream: FileIO | None = None
         if not os.path.isdir(self.path.parent):
@@ -118,7 +118,7 @@ class Log:
             # a partial line stays behind as one that is no JSON
             return b"" if stream.read() == b"\n" else b"\n"
 
-    def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
+    def _outcomes(self) -> dict[tuple[str, int], dict[str, Any]]:
         """(task, number) -> outcome."""
         try:
             self.path.stat()

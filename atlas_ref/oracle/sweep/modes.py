@@ -55,22 +55,22 @@ class Work(NamedTuple):
     source: Named | Source | None
 
 
-def performed(work: Work, source: Source | None, task: Task) -> Result:
+def perform(work: Work, source: Source | None, task: Task) -> Result:
     """Perform a task in this process."""
     return work.plan.perform(source, task.kind, task.number)
 
 
 def here(work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
     """Results of one task after the other, in this process."""
-    with opened(work.source) as source:
+    with open_source(work.source) as source:
         for task in tasks:
-            yield task, performed(work, source, task)
+            yield task, perform(work, source, task)
 
 
 @contextlib.contextmanager
-def opened(source: Named | Source | None) -> Iterator[Source | None]:
+def open_source(source: Named | Source | None) -> Iterator[Source | None]:
     if isinstance(source, Named):
-        with source.opened() as implementation:
+        with source.open() as implementation:
             yield implementation
     else:
         yield source
@@ -224,9 +224,9 @@ def answers(questions: IO[bytes], replies: IO[bytes]) -> None:
 
     work: Work = pickle.load(questions)
     try:
-        with opened(work.source) as source:
+        with open_source(work.source) as source:
             while True:
-                reply("done", performed(work, source, pickle.load(questions)))
+                reply("done", perform(work, source, pickle.load(questions)))
     except CaseError as error:
         reply("bad", str(error))
     except EOFError:

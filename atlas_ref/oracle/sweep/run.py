@@ -21,7 +21,7 @@ from atlas_ref.oracle.judge.compare import Checked, Comparison, checked
 from atlas_ref.oracle.schedules.judge import scheduled
 from atlas_ref.oracle.schedules.steps import UncutError
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
-from atlas_ref.oracle.sweep.draw import drawn, is_long
+from atlas_ref.oracle.sweep.draw import draw_case, is_long
 from atlas_ref.oracle.sweep.shrink import shrunk
 
 #: Verdicts of a case, the gravest first; a case has that of its worst tensor.
@@ -45,7 +45,7 @@ class Named(NamedTuple):
     timeout: float = TIMEOUT
 
     @contextmanager
-    def opened(self) -> Iterator[Source]:
+    def open(self) -> Iterator[Source]:
         """The implementation in processes of its own, whose crash or time-out is an answer.
 
         Source: SWEEP-6.
@@ -78,7 +78,7 @@ class Plan(NamedTuple):
 
     def perform(self, source: Source, kind: str, number: int) -> Outcome | Reduced:
         """One task: `judge` or `shrink` a case."""
-        return (outcome if kind == "judge" else reduced)(self, source, number)
+        return (outcome if kind == "judge" else reduce)(self, source, number)
 
 
 class Outcome(NamedTuple):
@@ -119,8 +119,8 @@ class Reduced(NamedTuple):
 
 def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     """Draw case `number` and compare (SWEEP-5)."""
-    sample = drawn(plan.rule, plan.seed, number, plan.choices)
-    compared = _checked(plan, source, sample.case, number)
+    sample = draw_case(plan.rule, plan.seed, number, plan.choices)
+    compared = _check(plan, source, sample.case, number)
     worst = _worst(compared.rows)
     success = worst.verdict in SUCCESS
     return Outcome(
@@ -132,18 +132,18 @@ def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     )
 
 
-def reduced(plan: Plan, source: Source, number: int) -> Reduced:
+def reduce(plan: Plan, source: Source, number: int) -> Reduced:
     """Shrink case `number`, which fails, while the same mistake shows (SWEEP-7)."""
-    sample = drawn(plan.rule, plan.seed, number, plan.choices)
+    sample = draw_case(plan.rule, plan.seed, number, plan.choices)
     case, comparisons = sample.case, 0
-    mistakes = _broken(_checked(plan, source, case, number).rows)
+    mistakes = _mistakes(_check(plan, source, case, number).rows)
     if mistakes:
         case, comparisons = shrunk(
             case,
-            lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller, number).rows)),
+            lambda smaller: bool(mistakes & _mistakes(_check(plan, source, smaller, number).rows)),
             plan.shrink,
         )
-    last = _checked(plan, source, case, number)
+    last = _check(plan, source, case, number)
     worst = _worst(last.rows)
     answer = {
         name: value
@@ -163,7 +163,7 @@ def reduced(plan: Plan, source: Source, number: int) -> Reduced:
     )
 
 
-def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
+def _check(plan: Plan, source: Source, case: Case, number: int) -> Checked:
     """The comparison of one case (SWEEP-6).
 
     An answer with unknown names is garbage, and does not end the sweep.
@@ -199,7 +199,7 @@ def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
     except UncutError as error:
         why = str(error).removeprefix(f"{case.name}: ")
         row = Comparison(case.name, "-", "NOT SUPPORTED", why=why)
-        return Checked(case, Answer.unsupported(why), [row])
+        return Checked(case, Answer.no_support(why), [row])
     except CaseError as error:
         if not answered:
             raise
@@ -218,7 +218,7 @@ def _values(answer: Answer) -> Answer:
 
 
 def _garbage(case: Case, error: CaseError) -> Answer:
-    return Answer.failed(f"garbage: {str(error).removeprefix(f'{case.name}: ')}")
+    return Answer.no_answer(f"garbage: {str(error).removeprefix(f'{case.name}: ')}")
 
 
 def _worst(rows: list[Comparison]) -> Comparison:
@@ -231,7 +231,7 @@ def _worst(rows: list[Comparison]) -> Comparison:
     return min(rows, key=rank)
 
 
-def _broken(rows: list[Comparison]) -> set[tuple[str, str]]:
+def _mistakes(rows: list[Comparison]) -> set[tuple[str, str]]:
     """Mistakes of a case: verdict and tensor, or verdict and kind of failure.
 
     Shrinking keeps to them.

@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, smaller
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.sweep.cut import axis_sizes, cut, flattened, table_of
+from atlas_ref.oracle.sweep.cut import axis_sizes, cut, flatten, table_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 
@@ -156,7 +156,7 @@ def _conventions(search: _Search) -> None:
     for axis in _changes(search.case):
         changes = {name: value for name, value in _changes(search.case).items() if name != axis}
         if axis != "newton_schulz":
-            search.attempt(_with(search.case, convention=_nested(changes)))
+            search.attempt(_with(search.case, convention=_nest(changes)))
     plain = {
         axis: value
         for axis, value in _changes(search.case).items()
@@ -167,7 +167,7 @@ def _conventions(search: _Search) -> None:
     ):
         search.attempt(_with(search.case, convention=plain | {"newton_schulz": "none"}))
     if search.case.header.plain().get("convention", {}) != (
-        smallest := _nested(_changes(search.case))
+        smallest := _nest(_changes(search.case))
     ):
         search.attempt(_with(search.case, convention=smallest or None))
 
@@ -200,7 +200,7 @@ def _changes(case: Case) -> dict[str, Any]:
     return changes
 
 
-def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Axes as a header holds them."""
     result: dict[str, Any] = {}
     for axis, value in changes.items():
@@ -256,7 +256,7 @@ def _tokens(search: _Search) -> None:
 
 def _dimensions(search: _Search) -> None:
     """Cut to one sequence, then cut every other axis."""
-    while search.first(flattened(search.case)):
+    while search.first(flatten(search.case)):
         pass
     for axis in (
         "T",
@@ -315,7 +315,7 @@ def _values(search: _Search) -> None:
         plain = value.astype(np.float64)
         for rounder in _rounder(plain):
             if _bits(rounder) < _bits(plain) and search.attempt(
-                _replaced(search.case, name, rounder)
+                _replace(search.case, name, rounder)
             ):
                 break
         if search.case.inputs[name].size <= 16:
@@ -338,10 +338,10 @@ def _zeros(search: _Search, name: str) -> None:
         values = search.case.inputs[name].astype(np.float64)
         if values[place] != 0.0:
             values[place] = 0.0
-            search.attempt(_replaced(search.case, name, values))
+            search.attempt(_replace(search.case, name, values))
 
 
-def _replaced(case: Case, name: str, values: np.ndarray[Any, Any]) -> Candidate:
+def _replace(case: Case, name: str, values: np.ndarray[Any, Any]) -> Candidate:
     header, tensors = _present(case)
     return Candidate(header, {**tensors, name: values.astype(case.inputs[name].dtype)})
 

@@ -49,10 +49,10 @@ def in_two(case: Case, place: int) -> tuple[Case, Case]:
     first.
     """
     head = part(case, range(place))
-    return head, resumed(case, evaluate(head), range(place, tokens_of(case)))
+    return head, resume(case, evaluate(head), range(place, tokens_of(case)))
 
 
-def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] = ()) -> Case:
+def resume(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] = ()) -> Case:
     """The call over some tokens that goes on from results.
 
     Args:
@@ -99,6 +99,6 @@ def _cut(case: Case, tokens: range) -> tuple[Calls, Candidate]:
     return calls, candidate
 
 
-def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Tensors:
+def join(first: Mapping[str, Any], second: Mapping[str, Any]) -> Tensors:
     """Results of both calls as those of one: y of both, and the last states of the second."""
     return {**second, "out/y": np.concatenate([first["out/y"], second["out/y"]], axis=-2)}

@@ -20,14 +20,14 @@ from typing import NamedTuple
 import atlas_ref
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError, save
-from atlas_ref.oracle.cases.features import declared
+from atlas_ref.oracle.cases.features import declared_features
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.drawing import Space
 from atlas_ref.oracle.judge.answers import Source
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.schedules.steps import SERVING
-from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, drawn
+from atlas_ref.oracle.sweep.draw import DRAW, checked_choices, draw_case
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
@@ -143,7 +143,7 @@ def sweep(
         raise CaseError(
             f"sweep: schedule {schedule!r}: of cases of any length only {SERVING} is one"
         )
-    drawn(rule, seed, 0, fixed)
+    draw_case(rule, seed, 0, fixed)
     plan = Plan(
         rule,
         seed,
@@ -152,7 +152,7 @@ def sweep(
         dtype,
         state_dtype,
         shrink,
-        declared(without),
+        declared_features(without),
         schedule,
     )
     work = Work(plan, source)
@@ -161,7 +161,7 @@ def sweep(
         log = (
             None
             if resume is None
-            else stack.enter_context(Log(resume, _described(plan, source), holds=holds(OUTCOME)))
+            else stack.enter_context(Log(resume, _describe(plan, source), holds=holds(OUTCOME)))
         )
         place = Path(folder)
         run = Tasks(
@@ -177,9 +177,11 @@ def sweep(
         failing = [line for line in lines if line["verdict"] not in SUCCESS]
         shrunk = {
             line["case"]: line
-            for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])
+            for line in run.lines(
+                "shrink", [line["case"] for line in _varied_order(failing)[:keep]]
+            )
         }
-    return _summed(plan, cases, lines, failing, shrunk)
+    return _summary(plan, cases, lines, failing, shrunk)
 
 
 def _check_counts(**counts: tuple[int, int]) -> None:
@@ -188,7 +190,7 @@ def _check_counts(**counts: tuple[int, int]) -> None:
             raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {count}")
 
 
-def _described(plan: Plan, source: Named | Source) -> Line:
+def _describe(plan: Plan, source: Named | Source) -> Line:
     """Everything that an outcome depends on, which a log must match to be continued."""
     name = (
         source._asdict()
@@ -216,7 +218,7 @@ def _line(result: Result, folder: Path) -> Line:
         "comparisons": result.comparisons,
         "numbers": list(result.numbers),
     }
-    return line | {"file": _saved(result, folder)}
+    return line | {"file": _save(result, folder)}
 
 
 def _there(line: Line, folder: Path) -> bool:
@@ -227,7 +229,7 @@ def _there(line: Line, folder: Path) -> bool:
     return line["task"] == "judge" or os.path.isfile(folder / str(line["file"]))
 
 
-def _saved(result: Reduced, folder: Path) -> str:
+def _save(result: Reduced, folder: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -238,7 +240,7 @@ def _saved(result: Reduced, folder: Path) -> str:
     return name
 
 
-def _varied(failing: list[Line]) -> list[Line]:
+def _varied_order(failing: list[Line]) -> list[Line]:
     """Failures in an order that takes the first of each kind, then the second, and so on.
 
     Five copies of one mistake teach little.
@@ -252,7 +254,7 @@ def _varied(failing: list[Line]) -> list[Line]:
     return [line for _, _, line in sorted(ranked, key=lambda each: each[:2])]
 
 
-def _summed(
+def _summary(
     plan: Plan, cases: int, lines: list[Line], failing: list[Line], shrunk: dict[int, Line]
 ) -> Sweep:
     counts = Counter(line["verdict"] for line in lines)

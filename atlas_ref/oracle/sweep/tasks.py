@@ -63,7 +63,7 @@ class Tasks(NamedTuple):
         self.progress(kind, len(lines), len(numbers))
         if tasks:
             # closed at once where what follows fails
-            with closing(self._performed(iter(tasks))) as performed:
+            with closing(self._perform(iter(tasks))) as performed:
                 for task, result in performed:
                     line = plain({"task": kind, "case": task.number, **self.line(result)})
                     if self.log is not None:
@@ -83,7 +83,7 @@ class Tasks(NamedTuple):
                 "computed here; remove the log, and repeat the command"
             )
 
-    def _performed(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
+    def _perform(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
         if self.scheduler is not None:
             return on_dask(self.work, tasks, self.scheduler)
         return (

@@ -206,7 +206,7 @@ class Document:
     ) -> Outputs:
         rounding, c = self.rounding, self.c
         prepared = prepare.Prepared(header, tensors, way=rounding.way, touch=rounding.touch)
-        arrays = prepared.stacked([c])
+        arrays = prepared.stack([c])
 
         def orthogonalise(S: Array, t: int) -> Array:
             argument = rounding.argument(S)

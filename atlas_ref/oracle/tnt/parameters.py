@@ -12,7 +12,7 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.tnt.config import LATE, Origin
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.tensor_spec import LEVELS
-from atlas_ref.oracle.parameters import check_keys, check_names, validated
+from atlas_ref.oracle.parameters import check_keys, check_names, validate
 from atlas_ref.rules import FAMILY, RULES
 from atlas_ref.types import Count, Frozen
 
@@ -127,7 +127,7 @@ def parsed(header: Any) -> Parameters:
             f"parameters.rule: {rule} is no rule of the linear family; memories of a case of a "
             f"TNT have {', '.join(FAMILY)}"
         )
-    made: Parameters = validated(Parameters, _with_preset(given))
+    made: Parameters = validate(Parameters, _with_preset(given))
     if made.global_ is None and not made.locals_:
         raise ValueError("parameters: no global memory and no locals; at least one is needed")
     if made.window > 1 and not FAMILY[made.rule].has_window:

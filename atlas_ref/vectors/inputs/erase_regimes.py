@@ -44,7 +44,7 @@ TINY = 2.0**-10
 
 def first_memory(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """A memory before the first token, and the cotangent of the last one beside that of reads."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     (shape,) = tensors.shapes(own, inputs)["in/M0"]
     names = ("in/M0", "in/M_bar") if "in/y_bar" in inputs else ("in/M0",)
     return inputs | {name: dyadic(seed, name, shape, most=12, scale=0.125) for name in names}
@@ -55,7 +55,7 @@ def further_state(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
     It is a momentum, or a sum of squares, which is at least 0.
     """
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     shapes = tensors.shapes(own, inputs)
     first, cotangent = SECOND[own.of.second]
     names = (first, cotangent) if "in/y_bar" in inputs else (first,)
@@ -67,7 +67,7 @@ def further_state(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 def value_rates(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """A factor of an erase for each value (DPLR-18)."""
-    name = "in/erase_scale" if parameters.parsed(case.header).of.erase == "given" else "in/beta"
+    name = "in/erase_scale" if parameters.parse(case.header).of.erase == "given" else "in/beta"
     return inputs | {name: chosen(seed, name, inputs["in/v"].shape, RATES)}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.program.derive import tensors
 from atlas_ref.oracle.recurrences.members import MEMBERS
-from atlas_ref.oracle.recurrences.parameters import parsed
+from atlas_ref.oracle.recurrences.parameters import parse
 from atlas_ref.vectors.inputs.stream import chosen, dyadic, whole
 from atlas_ref.vectors.inputs.target import Target
 from atlas_ref.vectors.inputs.topics import SMALL, SQUARE, TALL, WIDE, Topic
@@ -108,8 +108,8 @@ def _drawn(seed: int, name: str, shape: tuple[int, ...]) -> Any:
 
 def numbers(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """Every tensor but masks and first states drawn anew; no first state."""
-    firsts = {f"in/{name}0" for name in parsed(case.header).program.states}
-    bars = {f"in/{name}_bar" for name in parsed(case.header).program.states}
+    firsts = {f"in/{name}0" for name in parse(case.header).program.states}
+    bars = {f"in/{name}_bar" for name in parse(case.header).program.states}
     return {
         name: x if x.dtype.kind in "biu" else _drawn(seed, name, x.shape)
         for name, x in inputs.items()
@@ -119,7 +119,7 @@ def numbers(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 def first_states(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """First states that the member can have come to, and where reads have cotangents theirs."""
-    settings = parsed(case.header)
+    settings = parse(case.header)
     program, found = settings.program, dict(inputs)
     shapes = tensors.shapes(program, settings, inputs)
     for state in program.states:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.dplr import members, parameters
 from atlas_ref.oracle.dplr.chunks.form import DIVISION, MISTAKES, YOUNGER, run
-from atlas_ref.oracle.dplr.chunks.tokens import assembled, laid
+from atlas_ref.oracle.dplr.chunks.tokens import assemble, lay_out
 from atlas_ref.oracle.family.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.types import Array
 from atlas_ref.vectors.inputs import dplr_targets
 from atlas_ref.vectors.mutants import own
@@ -49,7 +49,7 @@ def has(case: Case) -> bool:
     """Whether chunk forms of a case are these."""
     if case.header.rule != dplr_targets.RULE:
         return False
-    settings = parameters.parsed(case.header)
+    settings = parameters.parse(case.header)
     if settings.of.second:  # a state of two matrices is no sum of writes
         return False
     return not members.by_row(
@@ -97,7 +97,7 @@ def made_in(case: Case, size: int) -> list[str]:
     """Mistakes that chunks of a size can show: those that are not the same function (VEC-24)."""
     moved = case.replaced(inputs=redrawn(case.inputs))
     right = exact(moved, size, "")
-    of_heads = parameters.parsed(case.header).of.gated == "heads"
+    of_heads = parameters.parse(case.header).of.gated == "heads"
     left_out = (*FINE, *(FINE_OF_HEADS if of_heads else ()))
     left_out += () if _younger(case) and size <= YOUNGEST else YOUNGER
     made = [
@@ -123,7 +123,7 @@ def _younger(case: Case) -> bool:
 
 def _closed(case: Case) -> bool:
     """Whether a gate of a token that writes is 0, by which a quotient of gates is no number."""
-    call = assembled(case.inputs, case.header)
+    call = assemble(case.inputs, case.header)
     return call.gate is not None and bool((call.gate[..., call.active, :] == 0).any())
 
 
@@ -143,18 +143,18 @@ def exact(case: Case, size: int, wrong: str) -> Mapping[str, Any]:
 
 
 def _evaluated(case: Case, plain: Any) -> Mapping[str, Any]:
-    inputs = converted(case, "float32")
+    inputs = convert(case, "float32")
     return ensemble.evaluate(case, inputs, WAY, grad=own.graded(case), plain=plain)
 
 
 def _rounded(results: Mapping[str, Any], dtype: str) -> Results:
-    return {name: rounded(np.asarray(x), dtype) for name, x in results.items()}
+    return {name: round_to(np.asarray(x), dtype) for name, x in results.items()}
 
 
 def _plain(size: int, wrong: str) -> Any:
     def plain(inputs: Mapping[str, Array], case: Any, rounding: Any) -> dict[str, Array]:
-        call = assembled(inputs, case.header)
+        call = assemble(inputs, case.header)
         y, M = run(call, size, wrong)
-        return {"out/y": y, "out/M": laid(M, case.header)}
+        return {"out/y": y, "out/M": lay_out(M, case.header)}
 
     return plain

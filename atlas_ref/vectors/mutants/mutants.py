@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family import mistakes as table
 from atlas_ref.oracle.family.facts import facts, refusal
-from atlas_ref.oracle.family.mistake import Mistake, Results, computed
+from atlas_ref.oracle.family.mistake import Mistake, Results, compute
 from atlas_ref.oracle.family.mistakes import boundaries
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.sweep.first import tokens_of
 from atlas_ref.vectors.inputs import dplr_targets
@@ -40,7 +40,7 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     """Names and results of every mutant of a case, rounded to `dtype`; the arithmetic is float32.
 
     Args:
-        case: with inputs as kernels have them, see `inputs.rounded`.
+        case: with inputs as kernels have them, see `inputs.round_inputs`.
     """
     if own.has(case) and not long(case):
         if not erase_chunks.long(case):
@@ -52,7 +52,7 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     if SUBJECTS[case.header.rule].has_axes and not long(case):
         yield from _conventions(case, dtype)
     for mistake in selected(case):
-        yield mistake.name, computed(case, mistake, dtype)
+        yield mistake.name, compute(case, mistake, dtype)
 
 
 def selected(case: Case) -> list[Mistake]:
@@ -69,12 +69,12 @@ def long(case: Case) -> bool:
 def _second(case: Case) -> str:
     """The state beside the memory of a member of the linear family, whose chunks are calls (VEC-28)."""
     dplr = case.header.rule == dplr_targets.RULE
-    return parameters.parsed(case.header).of.second if dplr else ""
+    return parameters.parse(case.header).of.second if dplr else ""
 
 
 def words(name: str) -> str:
     """A mutant in words, for a reader."""
-    meanings = table.named() | erase_chunks.named() | erase_layout.named()
+    meanings = table.words_by_name() | erase_chunks.named() | erase_layout.named()
     return meanings.get(name) or own.words(name) or f"convention {name} in place of the case's"
 
 
@@ -88,15 +88,15 @@ def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     points = conventions(spanned)
     names = list(points)
     with np.errstate(all="ignore"):
-        inputs = converted(case, "float32")
-        for numbers, results in candidates.evaluated(
+        inputs = convert(case, "float32")
+        for numbers, results in candidates.evaluate(
             spanned, inputs, [lattice.convention(points[name]) for name in names]
         ):
             for place, number in enumerate(numbers):
                 yield (
                     names[number],
                     {
-                        name: rounded(np.asarray(value[place]), dtype)
+                        name: round_to(np.asarray(value[place]), dtype)
                         for name, value in results.items()
                     },
                 )
@@ -105,9 +105,9 @@ def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
 def conventions(case: Case) -> dict[str, lattice.Point]:
     """Conventions one change away that a case can tell from its own, by their change."""
     of, own = facts(case), lattice.point(case.convention)
-    folded, points = lattice.folded(of, own), {}
+    folded, points = lattice.fold(of, own), {}
     for point in lattice.around(own, tried(case), 1):
-        if lattice.folded(of, point) != folded and refusal(of, lattice.convention(point)) is None:
+        if lattice.fold(of, point) != folded and refusal(of, lattice.convention(point)) is None:
             points[change_named(lattice.changes(own, point))] = point
     return points
 
@@ -119,7 +119,7 @@ def tried(case: Case) -> dict[str, tuple[Any, ...]]:
     """
     c = case.convention
     plain = {axis for axis in YOUNGER if getattr(c, axis) == lattice.values()[axis][0]}
-    listed = lattice.tried(c, case.header.rule)
+    listed = lattice.tried_values(c, case.header.rule)
     return {axis: values for axis, values in listed.items() if axis not in {*FINE, *plain}}
 
 

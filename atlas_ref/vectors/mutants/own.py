@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.dplr import formulas
 from atlas_ref.oracle.family.mistake import WAY, Results
 from atlas_ref.oracle.identify.readings.nodes import relative
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.vectors.inputs import dplr_targets
@@ -109,10 +109,10 @@ def tried(setting: Any, rule: str, stated: frozenset[str] = frozenset()) -> bool
 def kernel(case: Case, dtype: str, chosen: tuple[Any, ...] = ()) -> Results:
     """Results of a kernel under some readings, term by term in float32, and its gradients."""
     results = ensemble.evaluate(
-        case, converted(case, "float32"), WAY, grad=graded(case), plain=_plain(case, chosen)
+        case, convert(case, "float32"), WAY, grad=graded(case), plain=_plain(case, chosen)
     )
     return {
-        name: rounded(np.asarray(x), dtype)
+        name: round_to(np.asarray(x), dtype)
         for name, x in results.items()
         if np.asarray(x).dtype.kind == "f"
     }

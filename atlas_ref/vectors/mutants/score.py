@@ -8,15 +8,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import convert
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.family.mistake import computed, seen
+from atlas_ref.oracle.family.mistake import compute, see
 from atlas_ref.oracle.family.mistakes import boundaries, chunked
 from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
-from atlas_ref.oracle.norms import norms, rounded
+from atlas_ref.oracle.norms import norms, round_to
 from atlas_ref.vectors.inputs.properties import forms
 from atlas_ref.vectors.mutants import erase_chunks, mutants, own
 
@@ -108,13 +108,13 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     They are legal ways to round, the rules in float32, the chunk form by hand, and every parallel
     form.
     """
-    inputs = converted(case, "float32")
+    inputs = convert(case, "float32")
     for way in LEGAL:
         yield way.name, _rounded(plainly(case, inputs, way, grad=grad), dtype)
     yield "the rule in float32", _rounded(evaluate(case, dtype="float32", grad=grad).tensors, dtype)
-    kernel = own.kernel(case, dtype) if own.has(case) else computed(case, None, dtype)
+    kernel = own.kernel(case, dtype) if own.has(case) else compute(case, None, dtype)
     yield "the kernel of the mutants", _rounded(kernel, dtype)
-    at = seen(case)
+    at = see(case)
     if at is not None and chunked.made_in(at, ""):
         yield "the chunk form of the mutants", _rounded(chunked.results(case, "float32"), dtype)
     if erase_chunks.has(case):
@@ -134,4 +134,4 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
 
 
 def _rounded(results: Results, dtype: str) -> dict[str, Any]:
-    return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
+    return {name: round_to(np.asarray(value), dtype) for name, value in results.items()}

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.files import KEY
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.storage.files import DTYPES, NAMES
 from atlas_ref.types import Frozen
 
@@ -181,7 +181,7 @@ def _read(data: bytes, name: str) -> tuple[dict[str, Any], Tensors]:
     try:
         tensors = safetensors.numpy.load(data)
         length = int.from_bytes(data[:8], "little")
-        header = decoded(decoded(data[8 : 8 + length])["__metadata__"][KEY])
+        header = decode(decode(data[8 : 8 + length])["__metadata__"][KEY])
         return dict(header), tensors
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CaseError(f"{name}: repair: the file cannot be read after it: {error}") from None

@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.oracle.norms import FORMATS, ulp
 from atlas_ref.storage.files import read_bytes
 from atlas_ref.vectors.sets import manifest
@@ -126,7 +126,7 @@ def _short(value: Any) -> str:
 
 def _json(old: Path, new: Path) -> list[str]:
     try:
-        a, b = (decoded(read_bytes(path)) for path in (old, new))
+        a, b = (decode(read_bytes(path)) for path in (old, new))
     except ValueError as error:
         raise CaseError(f"{old.name}: cannot be read: {error}") from None
     if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
@@ -153,7 +153,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Header and tensors; None where the file is none, as some that must be refused are."""
     try:
         text, tensors = files.read(str(path))
-        header = decoded(text)
+        header = decode(text)
     except ValueError:
         return None
     return (header, tensors) if isinstance(header, dict) else None

@@ -271,7 +271,7 @@ def hidden(case: Case) -> dict[str, str]:
         refused = refusal(of, c)
         if refused is not None:
             reasons[change_named(changes)] = refused
-        elif lattice.folded(of, point) == lattice.folded(of, own):
+        elif lattice.fold(of, point) == lattice.fold(of, own):
             axis = next(iter(changes))
             reasons[change_named(changes)] = (
                 void_in(of, c).get(axis) or void_in(of, case.convention).get(axis) or SAME[axis]

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.storage.files import read_bytes
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs.draw import drawn
@@ -110,7 +110,7 @@ def load(name: str) -> Plan:
     if not os.path.exists(path):
         raise CaseError(f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}")
     try:
-        return Plan.model_validate(decoded(read_bytes(path)))
+        return Plan.model_validate(decode(read_bytes(path)))
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
     except ValueError as error:

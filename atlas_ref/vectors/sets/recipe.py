@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.json_text import decode
 from atlas_ref.storage.files import read_bytes
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
@@ -76,7 +76,7 @@ def load_large(path: Path) -> tuple[Case, dict[str, Any]]:
             value, or makes no case.
     """
     try:
-        recipe = decoded(read_bytes(path))
+        recipe = decode(read_bytes(path))
         if not isinstance(recipe, dict) or recipe.keys() != Recipe.model_fields.keys():
             raise ValueError(f"keys must be {', '.join(sorted(Recipe.model_fields))}")
         _check(recipe)

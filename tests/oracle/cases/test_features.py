@@ -7,7 +7,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.cli import options
-from atlas_ref.oracle.cases.features import FEATURES, declared, features
+from atlas_ref.oracle.cases.features import FEATURES, declared_features, features
 from tests.support.casefiles import RESERVED, some
 
 SMALL = {"heads": 1, "d_in": 3, "d_out": 3, "cotangent": False}
@@ -83,13 +83,13 @@ def test_a_case_with_an_absent_feature_is_skipped_and_nobody_is_asked():
 
 @pytest.mark.clause("SRC-21")
 def test_a_feature_that_does_not_exist_is_refused():
-    assert declared(["rows", "pulse", "rows"]) == ("rows", "pulse")
+    assert declared_features(["rows", "pulse", "rows"]) == ("rows", "pulse")
     with pytest.raises(
         atlas_ref.CaseError,
         match=r"^without: feature 'resets' does not exist; features are pulse, reset, .*; did you "
         r"mean reset or resumed\?$",
     ):
-        declared(["pulse", "resets"])
+        declared_features(["pulse", "resets"])
 
 
 def test_the_help_that_loads_no_case_names_every_feature():

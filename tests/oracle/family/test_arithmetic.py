@@ -7,7 +7,7 @@ import pytest
 
 import tape
 from atlas_ref.oracle.family import steps
-from atlas_ref.oracle.family.arithmetic import MEMBERS, TERMS, Arithmetic, fused, unbroadcast
+from atlas_ref.oracle.family.arithmetic import MEMBERS, TERMS, Arithmetic, fuse, unbroadcast
 from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
@@ -25,7 +25,7 @@ def test_fused_multiply_add_rounds_once(kind):
     random = np.random.default_rng(0)
     a, b, c = (random.standard_normal(500).astype(kind) for _ in range(3))
     c[::3] = -(a * b)[::3]  # where two roundings lose everything
-    found = fused(a, b, c)
+    found = fuse(a, b, c)
     want = np.array([exact_fused(*each, kind) for each in zip(a, b, c, strict=True)])
     assert found.dtype == kind
     assert_close("fused", found, want, EXACT)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates
-from atlas_ref.oracle.family.departures import features, ignored
+from atlas_ref.oracle.family.departures import features, ignore_features
 from atlas_ref.oracle.family.habits import habits
 from tests.support import departing
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
@@ -94,10 +94,12 @@ def test_a_departure_is_what_a_small_program_computes(rule, request_, loops, fea
     """Against literal loops with the mistake in them, which share nothing with the family."""
     case = case_of(rule, **request_)
     want = departing.results(case, getattr(departing, loops), "float64")
-    found = [each for each in (*ignored(case), *habits(case)) if each.as_if.startswith(words)]
+    found = [
+        each for each in (*ignore_features(case), *habits(case)) if each.as_if.startswith(words)
+    ]
     assert [each.feature for each in found] == [feature]
     other = found[0].case(case)
-    ((_, ours),) = candidates.evaluated(
+    ((_, ours),) = candidates.evaluate(
         other,
         {name: np.asarray(value) for name, value in other.inputs.items()},
         [other.convention],
@@ -121,13 +123,13 @@ def test_features_are_named_and_plain_sequences_have_none():
         "in/retain, in/momentum, in/step_size (a gate per output dimension)",
         "span 3",
     ]
-    assert [each.feature for each in ignored(case_of("omega"))] == ["in/M0", "in/S0"]
+    assert [each.feature for each in ignore_features(case_of("omega"))] == ["in/M0", "in/S0"]
 
 
 @pytest.mark.clause("IDENT-14")
 def test_level_token_has_the_departures_that_need_no_projection():
     case = new(Request(rule="titans_lmm", level="token", pulse=3, per_dimension_gates=True))
-    words = [each.as_if for each in (*ignored(case), *habits(case))]
+    words = [each.as_if for each in (*ignore_features(case), *habits(case))]
     assert words == [
         "in/active were ignored",
         "all output dimensions had the gate of the first",
@@ -141,12 +143,12 @@ def test_level_token_has_the_departures_that_need_no_projection():
 @given(cases())
 def test_every_departure_of_any_case_is_a_case_that_the_rules_compute(case):
     """The rules and the family, which share no code, on the case of every departure."""
-    for each in (*ignored(case), *habits(case)):
+    for each in (*ignore_features(case), *habits(case)):
         if each.columns:
             continue
         other = each.case(case)
-        inputs = converted(other, "float64")
-        ((_, ours),) = candidates.evaluated(other, inputs, [other.convention])
+        inputs = convert(other, "float64")
+        ((_, ours),) = candidates.evaluate(other, inputs, [other.convention])
         want = evaluate(other).tensors
         if np.isfinite(want["out/y"]).all():
             assert_close(each.as_if, ours["out/y"][0], want["out/y"], TIED)

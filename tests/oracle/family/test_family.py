@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
@@ -44,7 +44,7 @@ def test_the_family_agrees_with_every_rule_under_any_convention(rule):
         want = evaluate(case).tensors
         found = ensemble.evaluate(
             case,
-            converted(case, "float64"),
+            convert(case, "float64"),
             MEMBERS[case.inputs[next(iter(case.inputs))].size % len(MEMBERS)],
         )
         for name in found:
@@ -65,7 +65,7 @@ def test_its_gradients_are_those_of_the_rules(rule):
         if chaotic(case):
             return
         want = evaluate(case, grad=True).tensors
-        found = ensemble.evaluate(case, converted(case, "float64"), MEMBERS[1], grad=True)
+        found = ensemble.evaluate(case, convert(case, "float64"), MEMBERS[1], grad=True)
         for name in found:
             if np.abs(want[name]).max(initial=0.0) > 1e-12:
                 assert_close(name, found[name], want[name], Tolerance("TIED", 1e-7))
@@ -113,7 +113,7 @@ def test_many_conventions_at_once_are_each_of_them_alone(rule, number):
     """Conventions one change away from every preset, against the rules."""
     case = sequences(rule)[number]
     of = facts(case)
-    axes = lattice.tried(case.convention, rule)
+    axes = lattice.tried_values(case.convention, rule)
     points = dict.fromkeys(
         each
         for base in lattice.bases(of, case.convention).values()
@@ -122,7 +122,7 @@ def test_many_conventions_at_once_are_each_of_them_alone(rule, number):
     conventions = [each for each in map(lattice.convention, points) if refusal(of, each) is None]
     chosen = conventions[:: max(1, len(conventions) // 150)]
     compared = 0
-    for numbers, results in candidates.evaluated(case, converted(case, "float64"), chosen):
+    for numbers, results in candidates.evaluate(case, convert(case, "float64"), chosen):
         for place, at in enumerate(numbers):
             seen = seen_as(case, chosen[at])
             if chaotic(seen) and rule != "newton_schulz":
@@ -151,12 +151,12 @@ def test_what_is_folded_is_the_same_function(rule):
     of = facts(case)
     axes = {
         axis: values
-        for axis, values in lattice.tried(case.convention, rule).items()
+        for axis, values in lattice.tried_values(case.convention, rule).items()
         if axis != "newton_schulz.lower_bound"
     }
-    inputs, folded = converted(case, "float64"), 0
+    inputs, folded = convert(case, "float64"), 0
     for each in dict.fromkeys(lattice.around(lattice.point(case.convention), axes, 2)):
-        alone = lattice.folded(of, each)
+        alone = lattice.fold(of, each)
         if alone == each or refusal(of, lattice.convention(each)) is not None or folded > 60:
             continue
         folded += 1

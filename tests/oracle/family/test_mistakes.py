@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from atlas_ref.oracle.cases.case import Case, load
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import mistakes
-from atlas_ref.oracle.family.mistake import computed
+from atlas_ref.oracle.family.mistake import compute
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
@@ -122,7 +122,7 @@ def test_a_mistake_is_judged_by_values_and_named_beside_any_gradients():
     """A kernel whose backward is that of its own forward, and one whose backward is none."""
     case, mistake = planted_on("v1:titans_lmm-gradient-1", "momentum of the token before")
     right = evaluate(case, grad=True, dtype="float32").tensors
-    mine = {**right, **computed(case, mistake, "float32")}
+    mine = {**right, **compute(case, mistake, "float32")}
     words = [each.words for each in identify(case, mine, depth=1).departures]
     assert words == [mistake.words]
 
@@ -141,19 +141,19 @@ def test_tokens_behind_decide_what_reads_at_the_end_of_a_call():
 @pytest.mark.clause("IDENT-18", "SRC-23", "SRC-27")
 def test_check_names_a_mistake_of_the_backward_pass_and_one_behind_the_first_tokens():
     case, mistake = planted_on("v1:delta-gradient-1", "inner gradient held fixed")
-    found = computed(case, mistake, "float32")
+    found = compute(case, mistake, "float32")
     said_of = nearest(case, found)
     under = "under the case's own convention: then this would be right"
     assert said_of == f"as if {mistake.words}, {under}"
     right = evaluate(case, grad=True, dtype="float32").tensors
     assert nearest(case, {**right, "grad/k": right["grad/k"] * np.float32(1.5)}) == GRADIENTS
     case, mistake = planted_on("v2:delta-130", "state one chunk late in chunks of 64")
-    assert nearest(case, computed(case, mistake, "float32")) == f"as if {mistake.words}, {under}"
+    assert nearest(case, compute(case, mistake, "float32")) == f"as if {mistake.words}, {under}"
 
 
 def planted_on(vector: str, name: str):
     """A vector and a mistake that can be made in it."""
-    case = rounded(load(cases.place(vector)), "float32")
+    case = round_inputs(load(cases.place(vector)), "float32")
     return case, next(each for each in mistakes.every(case) if each.name == name)
 
 

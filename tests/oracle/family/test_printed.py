@@ -53,7 +53,7 @@ def test_newton_schulz_step_by_step_gives_its_result_from_either_side(way, setti
     chosen = NewtonSchulz(**settings)
     for S in drawn((2, 5, 3), (3, 5)):
         for tall in (False, True):
-            X = steps.normalised(way, S, chosen)
+            X = steps.normalise(way, S, chosen)
             for row in coefficient_table(chosen):
                 X = steps.polynomial(way, X, row, tall)
             assert_close("U", steps.image(way, S, X, chosen), newton_schulz(S, chosen), ANALYTIC)
@@ -66,5 +66,5 @@ def test_what_traces_print_is_another_rounding_than_what_tolerances_measure():
     narrow = [x.astype(np.float32) for x in (weights, e, keys)]
     one, other = (steps.gradient(way, *narrow) for way in (PLAIN, printed))
     assert one.tobytes() != other.tobytes()
-    one, other = (steps.normalised(way, S, chosen) for way in (PLAIN, printed))
+    one, other = (steps.normalise(way, S, chosen) for way in (PLAIN, printed))
     assert one.tobytes() != other.tobytes()

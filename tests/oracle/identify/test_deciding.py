@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from atlas_ref.oracle.identify.deciding import deciding_case, separated
+from atlas_ref.oracle.identify.deciding import deciding_case, separates
 from atlas_ref.oracle.identify.identify import identify
 from tests.support.identified import BARE, altered, made, results, same_point
 
@@ -32,9 +32,9 @@ def test_a_case_is_found_on_which_the_planted_setting_is_told_from_the_others(ca
     found = deciding_case(case, answer.fits)
     # with one token in the window there is nothing to decide for any numbers
     if planted.get("order"):
-        assert found is None or separated(found, answer.fits, [], "float32")
+        assert found is None or separates(found, answer.fits, [], "float32")
         return
-    assert separated(found, answer.fits, [], "float32")
+    assert separates(found, answer.fits, [], "float32")
     again = identify(found, results(found, planted), depth=1)
     assert again.verdict == "MATCH"
     assert same_point(found, again.match.convention, planted)

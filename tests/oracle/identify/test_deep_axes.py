@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.program import SEARCHED
 from atlas_ref.oracle.evaluate import evaluate
@@ -20,7 +20,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.judge import Judge
-from atlas_ref.oracle.identify.readings.nodes import observed
+from atlas_ref.oracle.identify.readings.nodes import observe_case
 from atlas_ref.oracle.program.run import exact
 from atlas_ref.oracle.registry import SUBJECTS
 from tests.support import deep_cases
@@ -248,7 +248,7 @@ def test_tensors_and_precisions_that_a_program_exchanges_are_named(
 ) -> None:
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
     (each,) = [one for one in SEARCHED.departures(case) if one.name == mistake]
-    results = program.run(converted(case, "float64"), case, OTHER, [each])
+    results = program.run(convert(case, "float64"), case, OTHER, [each])
     mine = {name: np.asarray(x) for name, x in results.items() if result(name)}
     answer = identify(case, mine)
     assert words in [departed.words for departed in answer.departures], answer.why
@@ -260,8 +260,8 @@ def test_a_precision_is_known_in_whatever_order_its_sums_are() -> None:
     case = asked(json.dumps({**POLYNOMIAL, "dtype": "float64"}))
     (each,) = [one for one in SEARCHED.departures(case) if one.narrow]
     for way in MEMBERS:
-        results = program.run(converted(case, "float64"), case, exact(way), [each])
-        seen = observed(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
+        results = program.run(convert(case, "float64"), case, exact(way), [each])
+        seen = observe_case(case, {n: np.asarray(x) for n, x in results.items() if result(n)}, None)
         judge = Judge(case, seen, SUBJECTS["deep_memory"].searched)
         assert judge.distance([each])[0] < 1e-12 < 1e-9 < judge.distance([])[0], way.name
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.program import SEARCHED
 from atlas_ref.oracle.deep.readings import listed
@@ -101,13 +101,13 @@ def test_a_mistake_of_a_knob_is_named(mistake: str) -> None:
     if each.grad:
         found = ensemble.evaluate(
             case,
-            converted(case, "float64"),
+            convert(case, "float64"),
             OTHER.way,
             grad=True,
             plain=lambda inputs, of, rounding: program.run(inputs, of, rounding, (each,)),
         )
     else:
-        found = program.run(converted(case, "float64"), case, OTHER, [each])
+        found = program.run(convert(case, "float64"), case, OTHER, [each])
     kept = ("out/y", "out/state/weights/", "grad/" if each.grad else "out/y")
     mine = {name: np.asarray(x) for name, x in found.items() if name.startswith(kept)}
     answer = identify(case, mine)
@@ -123,7 +123,7 @@ def test_weights_of_a_window_can_be_wrong_beside_thresholds(name: str) -> None:
     gate = np.full(case.inputs["in/threshold"].shape, 0.5)
     case = case.replaced(inputs={**case.inputs, "in/window_gate": gate})
     (each,) = [one for one in SEARCHED.departures(case) if one.name == name]
-    inputs = converted(case, "float64")
+    inputs = convert(case, "float64")
     wrong, right = (program.run(inputs, case, OTHER, chosen) for chosen in ([each], []))
     assert np.abs(wrong["out/y"] - right["out/y"]).max() > 1e-6
 
@@ -253,7 +253,7 @@ def test_a_mistake_is_that_of_a_literal_loop(number: int, mistake: str) -> None:
     case = matrix_case(LITERAL[number][0])
     chosen = [each for each in SEARCHED.departures(case) if each.name == mistake]
     assert len(chosen) == bool(mistake)
-    found = program.run(converted(case, "float64"), case, PLAINLY, chosen)
+    found = program.run(convert(case, "float64"), case, PLAINLY, chosen)
     rows = {name: x[0] for name, x in case.inputs.items() if name != "in/memory/W"}
     x = {name.removeprefix("in/"): value for name, value in rows.items()}
     x["W"] = np.broadcast_to(case.inputs["in/memory/W"], (1, 3, 3))[0]

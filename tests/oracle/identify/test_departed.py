@@ -31,7 +31,7 @@ def test_a_departure_is_named_from_reads_alone(rule, request_, loops, feature, w
     assert all(each.own and each.ratio < 1.0 for each in answer.departures)
     assert not answer.own
     if answer.verdict == "NO MATCH":
-        said = answer.departures[0].said
+        said = answer.departures[0].phrase
         assert answer.why.endswith(f"explains these results; ours is the same {said}")
         assert said.endswith(", under the case's own convention")
 
@@ -116,7 +116,7 @@ def test_what_three_changes_do_not_decide_is_said():
 def test_a_round_starts_near_the_cases_own_convention_first():
     case = new(Request(rule="titans_lmm"))
     of, own = facts(case), lattice.point(case.convention)
-    points = [lattice.folded(of, each) for each in lattice.around(own, {"read": ("before",)}, 1)]
+    points = [lattice.fold(of, each) for each in lattice.around(own, {"read": ("before",)}, 1)]
     far = lattice.point(resolve("nl-hecate", rule="titans_lmm"))
     order = np.array([0, 1, 2])
     assert further.starts([far, *points], order, own, 2) == [*points, far]
@@ -125,8 +125,8 @@ def test_a_round_starts_near_the_cases_own_convention_first():
     new_ones = list(further.beside(of, case.convention, [own], known))
     assert known == {*points, *new_ones}
     assert not set(points) & set(new_ones)
-    assert further.most_is_explained(0.7, 1.0)
-    assert not further.most_is_explained(0.71, 1.0)
+    assert further.explains_most(0.7, 1.0)
+    assert not further.explains_most(0.71, 1.0)
 
 
 @pytest.mark.clause("IDENT-7", "IDENT-9")

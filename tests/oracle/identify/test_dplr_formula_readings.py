@@ -11,7 +11,7 @@ import pytest
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import formulas, parameters
-from atlas_ref.oracle.dplr.program import stated
+from atlas_ref.oracle.dplr.program import program_and_parameters
 from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
@@ -52,7 +52,7 @@ CASES = {
 
 def of_case(case: Any) -> Any:
     """Settings in force, for the loop of the tests."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     scale = 1.0 if own.scale == 1 else case.inputs["in/k"].shape[-1] ** -0.5
     return types.SimpleNamespace(
         erase=own.of.erase, decay=own.order, scale=scale, steps=1, groups=1, k_norm="none",
@@ -81,8 +81,8 @@ def planted(case: Any, mistake: str = "", **tensors: Any) -> dict[str, Any]:
 OWN = {
     each.name
     for case in CASES.values()
-    for at in [seen(stated, case)]
-    for each in (*of_formulas.mistakes(at), *of_formulas.held(at))
+    for at in [seen(program_and_parameters, case)]
+    for each in (*of_formulas.mistakes(at), *of_formulas.constants(at))
 }
 
 

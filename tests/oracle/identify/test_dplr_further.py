@@ -14,7 +14,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.early import first_wrong
 from atlas_ref.oracle.identify.readings.judge import Judge
-from atlas_ref.oracle.identify.readings.nodes import Node, observed
+from atlas_ref.oracle.identify.readings.nodes import Node, observe_case
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
@@ -479,13 +479,13 @@ def test_noise_is_named_after_nothing():
 @pytest.mark.clause("IDENT-17")
 def test_the_first_wrong_token_rules_most_mistakes_out():
     late_one = {f"out/{n}": x for n, x in planted(KDA, retain=rolled(RETAIN, 20)).items()}
-    judge = Judge(KDA, observed(KDA, late_one, None), SEARCHED)
+    judge = Judge(KDA, observe_case(KDA, late_one, None), SEARCHED)
     assert first_wrong(judge, Node("", (), 0)) is None  # it would save less than half of a search
     moved = {f"out/{n}": x for n, x in planted(KDA, retain=rolled(RETAIN, 8)).items()}
-    start = first_wrong(Judge(KDA, observed(KDA, moved, None), SEARCHED), Node("", (), 0))
+    start = first_wrong(Judge(KDA, observe_case(KDA, moved, None), SEARCHED), Node("", (), 0))
     assert start is not None
     assert start.value.shape[-2] == 9
-    left = [each.name for each in SUBJECT.searched.further(KDA) if start.explained((each,))]
+    left = [each.name for each in SUBJECT.searched.further(KDA) if start.explains((each,))]
     assert "in/retain from token 8 on was that of the head before" in left
     assert "in/retain was that of the head before" not in left
     assert len(left) < 40

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.dplr import parameters
 from atlas_ref.oracle.evaluate import evaluate
@@ -32,11 +32,11 @@ def made(member=None, *, logs=False, start=True, bar=False, drop=(), events=True
     if start:
         x["in/M0"] = draw.standard_normal((*x["in/v"].shape[:-2], sizes["d_out"], sizes["d_in"]))
         x["in/M0"] = x["in/M0"][..., : fields.get("d_out", 3), : fields.get("d_in", 3)]
-    if start and parameters.parsed(case.header).of.second == "z":
+    if start and parameters.parse(case.header).of.second == "z":
         x["in/z0"] = draw.uniform(0.0, 1.0, (*x["in/v"].shape[:-2], x["in/k"].shape[-1]))
-    if start and parameters.parsed(case.header).of.second == "S":
+    if start and parameters.parse(case.header).of.second == "S":
         x["in/S0"] = draw.standard_normal(x["in/M0"].shape)
-    if start and parameters.parsed(case.header).of.second == "A":
+    if start and parameters.parse(case.header).of.second == "A":
         x["in/A0"] = draw.uniform(0.0, 1.0, (*x["in/k"].shape[:-2], x["in/k"].shape[-1]))
     if bar:
         x["in/M_bar"] = draw.standard_normal(x["in/M0"].shape)
@@ -82,7 +82,7 @@ CASES = {
 
 def of_case(case):
     """Settings in force, for the loop of the tests."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     scale = 1.0 if own.scale == 1 else case.inputs["in/k"].shape[-1] ** -0.5
     return types.SimpleNamespace(
         erase=own.of.erase, decay=own.order, order=own.order, scale=scale, steps=own.steps, groups=own.groups,
@@ -267,4 +267,4 @@ def test_a_deciding_case_separates_two_readings():
     trial = deciding_case(case, [(), (member,)])
     assert trial is not None
     assert trial.header.parameters == case.header.parameters
-    assert converted(trial, "float64")["in/q"].shape[-2] <= 5
+    assert convert(trial, "float64")["in/q"].shape[-2] <= 5

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import lattice
-from atlas_ref.oracle.family.departures import ignored
+from atlas_ref.oracle.family.departures import ignore_features
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.identify import departed
 from atlas_ref.oracle.identify.observation import Observation
-from atlas_ref.oracle.identify.score import scored, seen_as
+from atlas_ref.oracle.identify.score import score, seen_as
 from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.rules import FAMILY
@@ -164,14 +164,16 @@ def test_every_departure_runs_under_every_convention(name: str, request: Any) ->
     gradients = {key: x for key, x in results.items() if key.startswith("grad/")}
     seen = Observation(values, {}, dict.fromkeys(values, "float64"), ())
     graded = Observation({}, gradients, dict.fromkeys(gradients, "float64"), ())
-    own, inputs = lattice.point(case.convention), converted(case, "float64")
-    two, one = (list(lattice.enumerated(facts(case), own, depth).conventions) for depth in (2, 1))
+    own, inputs = lattice.point(case.convention), convert(case, "float64")
+    two, one = (
+        list(lattice.enumerate_points(facts(case), own, depth).conventions) for depth in (2, 1)
+    )
     steps = 1 if every else 29
-    assert np.isfinite(scored(case, inputs, two[::steps], seen).distance).any()
-    scored(case, inputs, one[::steps], graded)
+    assert np.isfinite(score(case, inputs, two[::steps], seen).distance).any()
+    score(case, inputs, one[::steps], graded)
     for convention in one[::steps]:
         view = seen_as(case, convention)
-        for each in (*ignored(view), *habits(view)):
+        for each in (*ignore_features(view), *habits(view)):
             other = view if each.case is None else each.case(view)
             departed._distance(other, seen, columns=each.columns)
 

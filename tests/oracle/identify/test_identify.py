@@ -89,8 +89,8 @@ def test_the_cases_own_convention_comes_first():
 def test_any_subset_of_results_is_enough_for_what_it_shows(names, changes):
     answer = identify(TITANS, results(TITANS, changes, *names))
     assert answer.verdict in ("MATCH", "UNDECIDABLE"), answer
-    fits = [lattice.folded(facts(TITANS), lattice.point(each)) for each in answer.fits]
-    assert lattice.folded(facts(TITANS), lattice.point(resolve(changes, rule="titans_lmm"))) in fits
+    fits = [lattice.fold(facts(TITANS), lattice.point(each)) for each in answer.fits]
+    assert lattice.fold(facts(TITANS), lattice.point(resolve(changes, rule="titans_lmm"))) in fits
     if "out/y" in names:
         assert answer.verdict == "MATCH"
     else:
@@ -109,11 +109,11 @@ def test_gradients_must_be_explained_as_well():
 @pytest.mark.clause("IDENT-7")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_narrow_results_name_what_they_still_separate(dtype):
-    from atlas_ref.oracle.cases.inputs import rounded
+    from atlas_ref.oracle.cases.inputs import round_inputs
 
     case = made("titans_lmm", tokens=8, d_in=3, d_out=3, seed=5)
     name = np.dtype(dtype).name
-    seen = rounded(case, name) if name in ("bfloat16", "float16") else case
+    seen = round_inputs(case, name) if name in ("bfloat16", "float16") else case
     answer = identify(case, results(seen, {"read": "before", "value_sign": "plus"}, dtype=dtype))
     assert answer.verdict in ("MATCH", "UNDECIDABLE")
     assert same_point(case, answer.match.convention, {"read": "before", "value_sign": "plus"})

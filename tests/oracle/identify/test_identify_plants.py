@@ -45,7 +45,7 @@ def plants(rule, arounds):
     """
     axes = {
         a: values
-        for a, values in lattice.tried(CASES[rule].convention, rule).items()
+        for a, values in lattice.tried_values(CASES[rule].convention, rule).items()
         if not a.startswith("newton_schulz")
     }
     # gradients of these cases close the factor of delta momentum, which then has no S: it has a
@@ -63,13 +63,13 @@ def planted(rule, changes):
     case = CASES[rule]
     convention = resolve(changes, rule=rule)
     reads = evaluate(seen_as(case, convention)).tensors["out/y"].astype(np.float32)
-    return lattice.folded(facts(case), lattice.point(convention)), reads
+    return lattice.fold(facts(case), lattice.point(convention)), reads
 
 
 def found(rule, reads, depth):
     case = CASES[rule]
     answer = identify(case, {"out/y": reads}, depth=depth)
-    return answer, lattice.folded(
+    return answer, lattice.fold(
         facts(case), lattice.point(resolve(answer.match.convention, rule=rule))
     )
 
@@ -77,7 +77,7 @@ def found(rule, reads, depth):
 def distinct(rule, *arounds):
     seen, chosen = set(), []
     for changes in plants(rule, arounds):
-        at = lattice.folded(facts(CASES[rule]), lattice.point(resolve(changes, rule=rule)))
+        at = lattice.fold(facts(CASES[rule]), lattice.point(resolve(changes, rule=rule)))
         if at not in seen:
             seen.add(at)
             chosen.append(changes)

@@ -63,9 +63,9 @@ def test_a_search_measures_few_tolerances_and_judges_few_conventions(monkeypatch
         counts["conventions"] += len(conventions)
         return every(case, inputs, conventions, **options)
 
-    every = candidates.evaluated
+    every = candidates.evaluate
     monkeypatch.setattr(score, "tolerances", measured)
-    monkeypatch.setattr(candidates, "evaluated", evaluated)
+    monkeypatch.setattr(candidates, "evaluate", evaluated)
     answer = identify(case, mine)
     assert answer.verdict == "NO MATCH"
     assert counts["tolerances"] <= 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.program import SEARCHED
@@ -68,18 +68,18 @@ UNSEEN = ("parameters.outer_gradient", "reference=", "read=chunk_start")
 
 def answered(case: Any, *chosen: Any) -> dict[str, Any]:
     """What a program with some readings returns in float32."""
-    results = program.run(converted(case, "float32"), case, OTHER, chosen)
+    results = program.run(convert(case, "float32"), case, OTHER, chosen)
     return {name: np.asarray(x) for name, x in results.items()}
 
 
 def seen(case: Any, kind: Any) -> list[Any]:
     """Readings that values show: those whose results are not the case's own."""
-    own = program.run(converted(case, "float64"), case, PLAINLY)
+    own = program.run(convert(case, "float64"), case, PLAINLY)
     shown = []
     for each in kind(case):
         if each.grad or each.name.startswith(UNSEEN):
             continue
-        other = program.run(converted(case, "float64"), case, PLAINLY, [each])
+        other = program.run(convert(case, "float64"), case, PLAINLY, [each])
         if any(
             name not in other
             or other[name].shape != x.shape
@@ -230,7 +230,7 @@ def test_a_mistake_of_the_backward_pass_is_named_by_gradients(name: str) -> None
 def test_a_program_by_other_hands_is_identified() -> None:
     """The loops of the tests, which read before the write and clip what they add up."""
     case = CASES["mlp"]
-    inputs = converted(case, "float64")
+    inputs = convert(case, "float64")
     settings = {
         "memory": {"kind": "mlp", "activation": "gelu_erf"},
         "chunk": 2,
@@ -266,7 +266,7 @@ def test_what_this_case_cannot_decide_is_told_and_a_case_that_decides_is_made() 
     chosen = [each for each in answer.fits if len(each) <= 1][:3]
     deciding = deciding_case(case, chosen, dtype="float32")
     if deciding is not None:
-        reads = [program.run(converted(deciding, "float64"), deciding, PLAINLY, c) for c in chosen]
+        reads = [program.run(convert(deciding, "float64"), deciding, PLAINLY, c) for c in chosen]
         for place, one in enumerate(reads):
             for other in reads[place + 1 :]:
                 gap = np.linalg.norm(one["out/y"] - other["out/y"])

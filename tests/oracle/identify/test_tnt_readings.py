@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.identify.answer import Identification
@@ -75,13 +75,13 @@ PACKED: dict[str, Any] = {
 
 def answered(case: Any, *chosen: Any) -> dict[str, Any]:
     """What a program with some readings returns in float32."""
-    results = program.run(converted(case, "float32"), case, OTHER, chosen)
+    results = program.run(convert(case, "float32"), case, OTHER, chosen)
     return {name: np.asarray(x) for name, x in results.items()}
 
 
 def shown(case: Any, kind: Any) -> list[Any]:
     """Readings that values show: those whose results are not the case's own."""
-    inputs = converted(case, "float64")
+    inputs = convert(case, "float64")
     own = program.run(inputs, case, OTHER, ())
     found = []
     for each in kind(case):
@@ -108,7 +108,7 @@ def fits(answer: Identification, change: Any) -> bool:
 
 def same_function(case: Any, answer: Identification, each: Any) -> bool:
     """Whether the match is the reading in other words, such as a chunk longer than any shard."""
-    inputs = redrawn(converted(case, "float64"))
+    inputs = redrawn(convert(case, "float64"))
     named = [one for one in SEARCHED.settings(case) if dict(one.change) == answer.from_own]
     want = program.run(inputs, case, OTHER, (each,))
     return answer.verdict == "MATCH" and any(
@@ -171,7 +171,7 @@ def test_own_results_match_the_case(name: str) -> None:
 )
 def test_loops_with_another_reading_are_named(change: Any, own: Any) -> None:
     case = CASES["one"]
-    tensors = converted(case, "float64")
+    tensors = convert(case, "float64")
     memories = [
         tnt_cases.memory(tensors, "global", 0, 4, None),
         tnt_cases.memory(tensors, "local0", 0, 2, 4),
@@ -207,7 +207,7 @@ def test_the_presets_are_named_and_the_plain_program_agrees_with_ours_under_them
 def test_a_short_tail_that_is_passed_over_is_what_loops_of_other_tokens_give() -> None:
     """Of 9 tokens: the global chunk and the shard of the last one have that token alone."""
     case = CASES["one"]
-    tensors = converted(case, "float64")
+    tensors = convert(case, "float64")
     every = {one.name: one for one in SEARCHED.departures(case)}
     whole, start = tnt_cases.memory(tensors, "global", 0, 4, None), 4
     local = tnt_cases.memory(tensors, "local0", 0, 2, 4)
@@ -240,7 +240,7 @@ def test_a_short_tail_that_is_passed_over_is_what_loops_of_other_tokens_give() -
 )
 def test_a_memory_with_one_mistake_is_what_loops_with_it_give(name: str, mistake: Any) -> None:
     case = CASES["one"] if "late_start" in mistake else tnt_cases.made(**WINDOW)
-    tensors = converted(case, "float64")
+    tensors = convert(case, "float64")
     memories = {
         "global": tnt_cases.memory(tensors, "global", 0, 4, None),
         "local0": tnt_cases.memory(tensors, "local0", 0, 2, 4),
@@ -261,7 +261,7 @@ def test_a_memory_with_one_mistake_is_what_loops_with_it_give(name: str, mistake
 @pytest.mark.parametrize("name", ["in/reset ignored", "numbers kept", "global kept", "local0 kept"])
 def test_documents_that_are_not_told_apart_are_named(name: str) -> None:
     case = tnt_cases.made(**PACKED)
-    tensors = converted(case, "float64")
+    tensors = convert(case, "float64")
     memories = {
         "global": tnt_cases.memory(tensors, "global", 0, 4, None),
         "local0": tnt_cases.memory(tensors, "local0", 0, 2, 3),
@@ -308,7 +308,7 @@ def test_a_part_of_the_state_that_is_lost_is_what_a_call_without_it_gives(
     sizes = {"tokens": 7, "d_in": 3, "d_out": 4, "heads": 1, "cotangent": False}
     request = {**sizes, "history": before, "parameters": parameters, "convention": convention}
     case = tnt_cases.made(**request, dtype="float64")
-    tensors = converted(case, "float64")
+    tensors = convert(case, "float64")
     m = tnt_cases.memory(tensors, "global", 0, 4, None)
     M, S = (tensors[f"in/state/global/{name}"][0] for name in ("M", "S"))
     m = m._replace(first=M, S0=None if part == "S" else S)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import compare_arrays, relative_error
 from atlas_ref.oracle.judge.compare import Comparison, exit_code
-from atlas_ref.oracle.replay.trace import traced
+from atlas_ref.oracle.replay.trace import add_trace
 from tests.support.casefiles import some
 
 TINY = 5e-324
@@ -83,7 +83,7 @@ def test_a_narrow_result_is_judged_by_the_measured_tolerance(kind, ours):
     """One unit in the last place, which passes, and forty, which do not, for any unit."""
     header, tensors, _ = ours
     exact = atlas_ref.evaluate(
-        rounded(atlas_ref.make(header, tensors), np.dtype(kind).name)
+        round_inputs(atlas_ref.make(header, tensors), np.dtype(kind).name)
     ).tensors["out/y"]
     unit = float(ml_dtypes.finfo(kind).eps)
     for units, word in ((0, "PASS"), (1, "PASS"), (40, "WRONG")):
@@ -237,7 +237,7 @@ def test_only_pass_is_success(verdicts, code):
 @pytest.mark.parametrize("rule", ["delta", "omega", "dplr", "newton_schulz", "deep_memory"])
 def test_a_misspelt_op_of_a_right_answer_is_refused_with_those_there_are(rule):
     case = atlas_ref.make(*some(rule))
-    results = traced(case, atlas_ref.evaluate(case)).tensors
+    results = add_trace(case, atlas_ref.evaluate(case)).tensors
     ops = [name for name in results if name.startswith("trace/")]
     rows = atlas_ref.check(case, source=lambda _: Answer(dict(results)))
     assert {row.verdict for row in rows} == {"PASS"}

@@ -11,8 +11,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import convert
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble, states
@@ -81,7 +81,7 @@ def test_a_state_that_is_rounded_at_every_token_fails_until_it_is_said(
     name: str, dtype: str, handed: str, kept: str
 ) -> None:
     case = case_of(name, dtype)
-    rounding = ensemble.evaluate(case, converted(case, "float32"), MEMBERS[0], state_dtype=kept)
+    rounding = ensemble.evaluate(case, convert(case, "float32"), MEMBERS[0], state_dtype=kept)
     found = verdicts(case, rounding, dtype, handed)
     assert found["out/M"] == "WRONG"
     assert found.get("out/S", "WRONG") == "WRONG"
@@ -98,7 +98,7 @@ def test_a_state_in_float32_passes_in_every_legal_arithmetic(
 ) -> None:
     case = case_of(name, dtype)
     for way in (*MEMBERS, *LEGAL):
-        results = ensemble.evaluate(case, converted(case, "float32"), way)
+        results = ensemble.evaluate(case, convert(case, "float32"), way)
         assert set(verdicts(case, results, dtype, handed).values()) == {"PASS"}, way.name
 
 
@@ -215,7 +215,7 @@ def test_an_alternative_is_hidden_where_one_rounding_hides_it() -> None:
 @pytest.mark.clause("SRC-10", "TOL-10")
 def test_the_commands_judge_a_state_by_its_format(tmp_path: Any, cli: Any) -> None:
     case = case_of("delta", "bfloat16")
-    kept = ensemble.evaluate(case, converted(case, "float32"), MEMBERS[0], state_dtype="bfloat16")
+    kept = ensemble.evaluate(case, convert(case, "float32"), MEMBERS[0], state_dtype="bfloat16")
     mine = {
         "out/y": kept["out/y"].astype(ml_dtypes.bfloat16),
         "out/M": kept["out/M"].astype(np.float32),

@@ -10,7 +10,7 @@ import pytest
 import atlas_ref
 from atlas_ref.conventions import resolve
 from atlas_ref.forms.support import refusal
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
@@ -18,7 +18,7 @@ from atlas_ref.oracle.judge import ensemble, op_steps
 from atlas_ref.oracle.judge.arrays import decisive, judged
 from atlas_ref.oracle.judge.op_tolerance import op_tolerance
 from atlas_ref.oracle.judge.tolerance import FLOOR, from_members, tolerances
-from atlas_ref.oracle.norms import Norms, norms, rounded, ulp
+from atlas_ref.oracle.norms import Norms, norms, round_to, ulp
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from tests.support.close import EXACT, assert_close
 
@@ -289,7 +289,7 @@ def test_a_state_that_is_rounded_after_every_token_needs_the_wider_tolerance():
         tolerances(case, dtype="bfloat16", state_dtype=state, only=["out/M"])["out/M"]
         for state in (None, "bfloat16")
     )
-    assert judged("c", "out/M", rounded(got, "bfloat16"), want, wide).verdict == "PASS"
+    assert judged("c", "out/M", round_to(got, "bfloat16"), want, wide).verdict == "PASS"
     assert wide.rms > plain.rms
 
 
@@ -393,6 +393,6 @@ def test_an_op_of_ones_own_and_inputs_that_were_never_rounded():
 
 
 def test_rounding_to_a_format_is_to_nearest_even():
-    third = rounded(np.array([1 / 3, 1.0 + 2.0**-9, 1.0 + 3 * 2.0**-9]), "bfloat16")
+    third = round_to(np.array([1 / 3, 1.0 + 2.0**-9, 1.0 + 3 * 2.0**-9]), "bfloat16")
     assert Fraction(third[0]) == Fraction(171, 512)
     assert_close("ties", third[1:], np.array([1.0, 1.0 + 2.0**-7]), EXACT)

@@ -129,7 +129,7 @@ def test_a_pipe_or_device_holds_no_list(tmp_path):
 )
 def test_an_entry_is_about_a_case_or_one_of_its_tensors(name, expected):
     rows = [row("out/y", "WRONG"), row("out/M", "MARGINAL"), row("out/S", "PASS")]
-    found = xfail.applied([entry(name)], rows, today=TODAY)
+    found = xfail.apply([entry(name)], rows, today=TODAY)
     assert [each.tensor for each in found.rows if each.xfail == "known"] == expected
     assert found.problems == []
     assert found.met == ({name} if expected else set())
@@ -140,7 +140,7 @@ def test_an_entry_is_about_a_case_or_one_of_its_tensors(name, expected):
 
 @pytest.mark.clause("SRC-16")
 def test_a_case_without_an_answer_is_what_an_entry_about_any_of_its_tensors_expected():
-    found = xfail.applied([entry("case:out/y")], [row("-", "FAILED")], today=TODAY)
+    found = xfail.apply([entry("case:out/y")], [row("-", "FAILED")], today=TODAY)
     assert [each.xfail for each in found.rows] == ["known"]
 
 
@@ -150,18 +150,18 @@ def test_an_entry_holds_on_its_last_day_and_not_on_the_next():
         (0, "known", []),
         (-1, "", ["xfail case: expired on 2026-06-14: known"]),
     ):
-        found = xfail.applied([entry("case", days)], [row("out/y", "WRONG")], today=TODAY)
+        found = xfail.apply([entry("case", days)], [row("out/y", "WRONG")], today=TODAY)
         assert ([each.xfail for each in found.rows], found.problems) == ([reason], problems)
 
 
 @pytest.mark.clause("SRC-16")
 def test_an_entry_whose_case_passes_is_a_problem_whether_expired_or_not():
     for days in (1, -1):
-        found = xfail.applied(
+        found = xfail.apply(
             [entry("case", days)], [row("out/y", "PASS"), row("out/M", "PASS")], today=TODAY
         )
         assert found.problems == ["xfail case: passes; remove the entry (known)"]
-    found = xfail.applied(
+    found = xfail.apply(
         [entry("case:out/M")], [row("out/y", "WRONG"), row("out/M", "PASS")], today=TODAY
     )
     assert found.problems == ["xfail case:out/M: passes; remove the entry (known)"]
@@ -170,7 +170,7 @@ def test_an_entry_whose_case_passes_is_a_problem_whether_expired_or_not():
 
 @pytest.mark.clause("SRC-16")
 def test_a_case_that_is_not_supported_neither_passes_nor_fails():
-    found = xfail.applied([entry("case")], [row("-", "NOT SUPPORTED")], today=TODAY)
+    found = xfail.apply([entry("case")], [row("-", "NOT SUPPORTED")], today=TODAY)
     assert (found.problems, found.met, [each.xfail for each in found.rows]) == ([], {"case"}, [""])
 
 

@@ -47,7 +47,7 @@ def test_every_pair_of_axes_runs(block: str, request: Any) -> None:
     recording, own, error_of = recorded(block)
     recipe, dtype = recording.recipe, recording.dtype
     one = [*singles(recipe, dtype), *groups(recipe, dtype)]
-    two = [a.joined(b) for a, b in itertools.combinations(one, 2) if not a.axes & b.axes]
+    two = [a.join(b) for a, b in itertools.combinations(one, 2) if not a.axes & b.axes]
     random.Random(0).shuffle(two)
     some = [*one, *two] if "slow" in request.node.keywords else [*one[::3], *two[:20]]
     found = [graph_under(recording, each) for each in some]

@@ -10,7 +10,7 @@ import pytest
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
 from atlas_ref.oracle.modules.habits import HABITS, of_work, wires
 from atlas_ref.oracle.modules.habits.cells import Combine
-from atlas_ref.oracle.modules.habits.search import explained
+from atlas_ref.oracle.modules.habits.search import explain
 from atlas_ref.oracle.modules.judge import first_wrong, judge
 from atlas_ref.oracle.modules.nearest import exactly, ratio_of
 from atlas_ref.oracle.modules.recording import Recording, make_recording
@@ -52,7 +52,7 @@ def found(recording: Recording, graph: Graph, key: str, got: Any) -> list[str]:
     inputs = {each: values[each] for each in before.known}
     own = truth(key, inputs, graph, graph, "float64")
     assert ratio_of(graph, key, exactly(inputs), got, own.tolerance) > 4.0
-    return explained(
+    return explain(
         graph,
         key,
         exactly(values),
@@ -205,13 +205,13 @@ def test_generic_ways_between_are_tried_for_few_tokens_alone() -> None:
         return bool(np.abs(np.asarray(evaluate(graph, key, its)) - got).max() < 1e-12)
 
     words = "in layers.0.attention.attend norms rows to length 1"
-    assert explained(GRAPH, key, values, fits) == [words]
+    assert explain(GRAPH, key, values, fits) == [words]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "TOKENS", 4)
-        assert explained(GRAPH, key, values, fits) == []
+        assert explain(GRAPH, key, values, fits) == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "BETWEEN", 1)
-        assert explained(GRAPH, key, values, fits) == []
+        assert explain(GRAPH, key, values, fits) == []
 
 
 @pytest.mark.clause("MODULES-8", "MODULES-18")

@@ -57,7 +57,7 @@ def test_the_reading_of_a_layer_is_named_from_its_results(name: str) -> None:
     header = header_of(kind)
     other = {**header, "convention": changes}
     found = identify_layer(header, *ends(other, truth=other if "mag" in changes else header))
-    assert found.found
+    assert found.has_fit
     assert found.ratio <= 2.0
     assert found.words.startswith(words), found.words
     assert found.runner_up is None or found.runner_up[1] > 2.0
@@ -79,7 +79,7 @@ def test_what_no_reading_gives_is_not_found_but_its_nearest_is_named() -> None:
     header = header_of("feed_forward")
     params, inputs, outputs = ends(header, truth=header)
     found = identify_layer(header, params, inputs, {"y": 1.01 * outputs["y"]})
-    assert not found.found
+    assert not found.has_fit
     assert found.words == "no reading that was tried gives these"
     assert found.runner_up is not None
     assert found.ratio == found.runner_up[1] > 4.0

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load
-from atlas_ref.oracle.cases.inputs import rounded
-from atlas_ref.oracle.family.mistake import Mistake, computed
+from atlas_ref.oracle.cases.inputs import round_inputs
+from atlas_ref.oracle.family.mistake import Mistake, compute
 from atlas_ref.oracle.identify.answer import Identification
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.observation import observe
@@ -71,9 +71,9 @@ def made(each: Planted, dtype: str = "float32") -> Made | None:
     """The mistake, made on the smallest vector that rejects it and on which its results are finite."""
     for vector, path in each.vectors:
         case = load(path)
-        inside = rounded(case, dtype)
+        inside = round_inputs(case, dtype)
         mistake = next(one for one in selected(inside) if one.name == each.name)
-        found = computed(inside, mistake, dtype)
+        found = compute(inside, mistake, dtype)
         kind = FORMATS[dtype][0]
         results = {n: np.asarray(x).astype(kind) for n, x in found.items() if _observed(case, n, x)}
         if all(np.isfinite(x.astype(np.float64)).all() for x in results.values()):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
 
 def case_of(seed: int) -> Case:
     """A random case as `new` makes it, with inputs that bfloat16 holds."""
-    return rounded(
+    return round_inputs(
         new(
             Request(rule="omega", draw=1, tokens=16, d_in=8, d_out=8, heads=1, window=4, seed=seed),
             name=f"seed {seed}",

@@ -22,7 +22,7 @@ from atlas_ref.oracle.program.hook import Hook, behind, by, hook_of, same, withi
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import context_of, exact, run
-from atlas_ref.oracle.recurrences.parameters import parsed
+from atlas_ref.oracle.recurrences.parameters import parse
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.sweep import split
 from tape import ops, value_and_grad
@@ -391,7 +391,7 @@ def _refuse(inputs: Mapping[str, Any], settings: Any) -> None:
 @pytest.mark.parametrize(("member", "kind"), EVERY)
 def test_every_axis_has_a_name_and_its_size(member: str, kind: str) -> None:
     of = case(member, kind)
-    settings = parsed(of.header)
+    settings = parse(of.header)
     sizes: dict[str, int] = {}
     for name, words in axes(settings.program, settings, of.inputs).items():
         assert len(words) == of.inputs[name].ndim
@@ -411,7 +411,7 @@ def test_a_call_that_is_cut_in_two_gives_what_one_gives(member: str, kind: str) 
     whole = evaluate(of).tensors
     for place in split.places(of):
         first, second = split.in_two(of, place)
-        found = split.joined(evaluate(first).tensors, evaluate(second).tensors)
+        found = split.join(evaluate(first).tensors, evaluate(second).tensors)
         for name, value in whole.items():
             assert_close(f"{name} at {place}", found[name], value, ANALYTIC)
     if member == "ttt_linear" and kind == "transposed":

@@ -14,7 +14,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.recurrences.members import MEMBERS
-from atlas_ref.oracle.sweep.draw import drawing, drawn, regimes
+from atlas_ref.oracle.sweep.draw import draw_case, drawing, regimes
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support.swept import assert_left_is_needed, source
 from tests.truth import recurrence_loops
@@ -65,7 +65,7 @@ def without_active(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, An
 
 @pytest.mark.clause("RECUR-16", "SWEEP-2", "SWEEP-12", "PROG-6")
 def test_the_draw_reaches_every_member_setting_regime_and_tensor() -> None:
-    cases = [drawn(RULE, 0, number, {}) for number in range(300)]
+    cases = [draw_case(RULE, 0, number, {}) for number in range(300)]
     of = drawing(RULE)
     assert {each.request["parameters"]["member"] for each in cases} == set(MEMBERS)
     for name in ("query_scale", "state_layout", "mini_batch", "norm_eps", "groups", "position"):
@@ -85,13 +85,13 @@ def test_the_draw_reaches_every_member_setting_regime_and_tensor() -> None:
 @pytest.mark.clause("RECUR-16", "SWEEP-3")
 def test_a_name_is_fixed_and_moves_nothing_else() -> None:
     for number in range(20):
-        free = drawn(RULE, 2, number, {}).request
-        held = drawn(RULE, 2, number, {"state_bar": (True,)}).request
+        free = draw_case(RULE, 2, number, {}).request
+        held = draw_case(RULE, 2, number, {"state_bar": (True,)}).request
         assert held.pop("state_bar") is True
         free.pop("state_bar")
         assert held == free
     chosen = {"member": ("ttt_linear",), "mini_batch": (3,)}
-    assert drawn(RULE, 0, 0, chosen).request["parameters"]["mini_batch"] == 3
+    assert draw_case(RULE, 0, 0, chosen).request["parameters"]["mini_batch"] == 3
 
 
 @pytest.mark.clause("RECUR-16", "SWEEP-3")
@@ -118,7 +118,7 @@ def test_what_does_not_exist_is_refused_in_a_line(fixed: Any, words: str) -> Non
 def test_regimes_are_what_the_clause_says() -> None:
     def logs(regime: str, member: str = "gsa") -> Any:
         fixed = {"regime": (regime,), "member": (member,), "tokens": (33,), "dtype": ("float64",)}
-        return drawn(RULE, 0, 0, fixed).case.inputs["in/log_retain"]
+        return draw_case(RULE, 0, 0, fixed).case.inputs["in/log_retain"]
 
     assert {-np.inf, -100.0, -1000.0, 0.0} <= set(np.unique(logs("edges")))
     assert (logs("ones") == 0).all()
@@ -129,9 +129,9 @@ def test_regimes_are_what_the_clause_says() -> None:
         rows = sudden == -1000.0
         assert rows.sum() == sudden.size / 33
         assert (sudden[~rows] > -0.02).all()
-    k = drawn(RULE, 0, 0, {"regime": ("repeated",), "member": ("mesa",)}).case.inputs["in/k"]
+    k = draw_case(RULE, 0, 0, {"regime": ("repeated",), "member": ("mesa",)}).case.inputs["in/k"]
     assert (k == k[..., :1, :]).all()
-    empty = drawn(RULE, 0, 0, {"regime": ("empty",)}).case
+    empty = draw_case(RULE, 0, 0, {"regime": ("empty",)}).case
     assert not [name for name in empty.inputs if name.endswith("0")]
 
 

@@ -13,7 +13,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay, replay_file
-from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs, trace, traced
+from atlas_ref.oracle.replay.trace import Recorder, add_trace, arithmetic_inputs, trace
 from tests.support import deep_cases, deep_memories
 from tests.support.close import assert_close, reordered
 from tests.support.deep_requests import REQUESTS
@@ -76,7 +76,7 @@ def test_the_listed_ops_are_those_that_are_computed_in_order(name: str) -> None:
     case = CASES[name]
     names = assert_listed(case)
     assert all(clause.startswith(("DEEP-", "MEMFUN-", "NS-")) for _, _, clause in TRACED.ops(case))
-    results = traced(case, evaluate(case))
+    results = add_trace(case, evaluate(case))
     assert {f"trace/{op}" for op in names} == {n for n in results.tensors if "trace/" in n}
 
 

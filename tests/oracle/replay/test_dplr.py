@@ -38,16 +38,16 @@ def made(member: str | None = None, *, logs: bool = False, events: bool = True, 
         x["in/active"] = np.array([1, 1, 0, 1, 1], np.uint8)
     draw = np.random.default_rng(6)
     shape = (*x["in/v"].shape[:-2], x["in/v"].shape[-1], x["in/k"].shape[-1])
-    if parameters.parsed(case.header).state_layout == "(d_in, d_out)":
+    if parameters.parse(case.header).state_layout == "(d_in, d_out)":
         shape = (*shape[:-2], shape[-1], shape[-2])
     if start:
         x |= {"in/M0": draw.standard_normal(shape), "in/M_bar": draw.standard_normal(shape)}
-    if start and parameters.parsed(case.header).of.second == "z":
+    if start and parameters.parse(case.header).of.second == "z":
         sums = (*x["in/v"].shape[:-2], x["in/k"].shape[-1])
         x |= {"in/z0": draw.uniform(0.0, 1.0, sums), "in/z_bar": draw.standard_normal(sums)}
-    if start and parameters.parsed(case.header).of.second == "S":
+    if start and parameters.parse(case.header).of.second == "S":
         x |= {name: draw.standard_normal(shape) for name in ("in/S0", "in/S_bar")}
-    if start and parameters.parsed(case.header).of.second == "A":
+    if start and parameters.parse(case.header).of.second == "A":
         squares = (*x["in/k"].shape[:-2], x["in/k"].shape[-1])
         x |= {"in/A0": draw.uniform(0.0, 1.0, squares), "in/A_bar": draw.standard_normal(squares)}
     if "in/retain" in x:
@@ -102,7 +102,7 @@ OPS = [(name, op) for name in CASES for op, _, _ in traced_of(CASES[name]).ops(C
 
 def turned(case: Any, op: str, value: Any) -> Any:
     """A matrix from the layout of the case to (d_out, d_in), or back."""
-    layout = parameters.parsed(case.header).state_layout
+    layout = parameters.parse(case.header).state_layout
     matrix = op.rpartition("/")[2] in PROGRAM.matrices and layout == "(d_in, d_out)"
     return value.swapaxes(-1, -2) if matrix else value
 
@@ -171,7 +171,7 @@ def test_where_no_token_is_active_nothing_of_a_write_is_an_input(
 def test_an_op_has_the_inputs_that_the_loop_hands_it() -> None:
     """A mistake of the loop, which takes another key, is another input of the op that reads it."""
     graph, case = Graph(), CASES["comba"]
-    settings, rounding = parameters.parsed(case.header), exact(PLAIN)
+    settings, rounding = parameters.parse(case.header), exact(PLAIN)
     found = [each for each in SUBJECT.searched.departures(case) if each.name == "erase of key"]
     hooks = {"take": graph.take, "label": graph.label}
     run(PROGRAM, settings, case.inputs, rounding, found, **hooks)

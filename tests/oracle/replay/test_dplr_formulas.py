@@ -46,7 +46,7 @@ CASES = {
 
 def of_case(case: Any, mistake: str = "", kind: Any = float) -> tuple[dict[str, Any], Any]:
     """Inputs by their bare names with what formulas make of them, and settings in force."""
-    own = parameters.parsed(case.header)
+    own = parameters.parse(case.header)
     bare = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
     if own.gate_formula is not None:
         of = {n[5:]: getattr(own, n) for n in formulas.SETTINGS if getattr(own, n) is not None}
@@ -69,7 +69,7 @@ def of_case(case: Any, mistake: str = "", kind: Any = float) -> tuple[dict[str, 
 
 def turned(case: Any, op: str, value: Any) -> Any:
     """A matrix from the layout of the case to (d_out, d_in), or back."""
-    layout = parameters.parsed(case.header).state_layout
+    layout = parameters.parse(case.header).state_layout
     matrix = op in PROGRAM.matrices and layout == "(d_in, d_out)"
     return value.swapaxes(-1, -2) if matrix else value
 

@@ -15,7 +15,7 @@ from atlas_ref.oracle.replay import passes as replay_passes
 from atlas_ref.oracle.replay.judge import MARGINAL, cells, ensemble, judge, tokens_above_floor
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
-from atlas_ref.oracle.replay.recorded import recorded as given_of
+from atlas_ref.oracle.replay.recorded import recorded_ops as given_of
 from atlas_ref.oracle.replay.replay import Finding, exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.strategies import cases, repeatable
@@ -340,7 +340,7 @@ def test_small_numbers_may_have_been_rounded_by_as_much_as_the_smallest_normal_o
     each = Recorded("trace/S", "S", values, "float16")
     moved = [
         np.abs(
-            replay_passes._moved(each, "float32", np.random.Generator(np.random.Philox(i))) - values
+            replay_passes._move(each, "float32", np.random.Generator(np.random.Philox(i))) - values
         )
         for i in range(200)
     ]
@@ -516,14 +516,14 @@ def assert_is_the_rule(op, given, said, verdict, dtype):
 def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
     """Errors of two to eight tolerances are judged with all draws, larger ones are not."""
     asked: list[set[str]] = []
-    drawn = Passes.drawn
+    drawn = Passes.draw
 
     def noted(self, dtype, requests, numbers):
         if len(numbers) == replay_passes.MORE_DRAWS:
             asked.append(set(requests))
         return drawn(self, dtype, requests, numbers)
 
-    monkeypatch.setattr(Passes, "drawn", noted)
+    monkeypatch.setattr(Passes, "draw", noted)
 
     def ratio_of(seed: int, error: float, more: int) -> float:
         case = new(Request(rule="omega", tokens=2, d_in=4, d_out=2, seed=seed))

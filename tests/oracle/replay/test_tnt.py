@@ -10,7 +10,7 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.replay import replay
-from atlas_ref.oracle.replay.trace import trace, traced
+from atlas_ref.oracle.replay.trace import add_trace, trace
 from atlas_ref.oracle.subjects.tnt import SUBJECT
 from tests.support import tnt_cases
 from tests.support.close import assert_close, reordered
@@ -97,7 +97,7 @@ def test_memories_and_queries_at_each_token_are_those_of_loops(number: int) -> N
 def test_the_listed_ops_are_those_that_are_computed(name: str) -> None:
     case = CASES[name]
     names = assert_listed(case)
-    results = traced(case, evaluate(case))
+    results = add_trace(case, evaluate(case))
     assert {f"trace/{op}" for op in names} == {n for n in results.tensors if "trace/" in n}
 
 

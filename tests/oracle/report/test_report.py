@@ -12,7 +12,7 @@ import atlas_ref
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from atlas_ref.oracle.report.junit import legible
 from atlas_ref.oracle.report.nearest import nothing
 from tests.oracle.family.test_departures import case_of
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 def explained_for(header, tensors, answer, **options):
     case = atlas_ref.make(header, tensors, name="case.safetensors")
     done = checked(case, source=lambda _: answer, **options)
-    return explained(done, done.rows, "atlas-ref check case.safetensors", nearest=nothing)
+    return explain(done, done.rows, "atlas-ref check case.safetensors", nearest=nothing)
 
 
 @pytest.mark.clause("SRC-12", "SRC-14", "CASE-27")
@@ -82,12 +82,12 @@ def test_the_message_of_every_other_verdict():
         parts.append(f"{name}:\n{failure.text()}\n")
     parts.append(
         "crash:\n"
-        + explained_for(header, tensors, Answer.failed("crash: exit code 4: no device")).text()
+        + explained_for(header, tensors, Answer.no_answer("crash: exit code 4: no device")).text()
         + "\n"
     )
     assert_golden("report_messages.txt", _without_last_digits("\n".join(parts)))
     assert explained_for(header, tensors, Answer(results)) is None
-    assert explained_for(header, tensors, Answer.unsupported()) is None
+    assert explained_for(header, tensors, Answer.no_support()) is None
 
 
 @pytest.mark.clause("SRC-12")
@@ -381,7 +381,7 @@ def test_what_a_program_misses_is_named_before_any_convention(request_, loops, h
     case = case_of(**request_)
     answer = Answer(departing.results(case, getattr(departing, loops)))
     done = checked(case, source=lambda _: answer)
-    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    failure = explain(done, done.rows, "atlas-ref check case.safetensors")
     assert (failure.plain()["case_has"], failure.nearest) == (has, words)
     lines = failure.text().splitlines()
     assert [line for line in lines if line.startswith("  case has ")] == (
@@ -394,7 +394,7 @@ def test_a_feature_is_named_where_ignoring_it_explains_nothing():
     case = case_of("delta", pulse=3)
     results = {name: 1.5 * value for name, value in atlas_ref.evaluate(case).tensors.items()}
     done = checked(case, source=lambda _: Answer(results))
-    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    failure = explain(done, done.rows, "atlas-ref check case.safetensors")
     assert failure.features == ("in/active (4 silent tokens)",)
     assert "in/active" not in failure.nearest
 
@@ -404,7 +404,7 @@ def test_the_difference_to_the_cases_own_convention_stands_beside_a_preset():
     case = case_of("delta", convention={"read": "before"})
     found = atlas_ref.evaluate(case, convention="fla-gated-delta").tensors
     done = checked(case, source=lambda _: Answer({"out/y": found["out/y"]}))
-    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    failure = explain(done, done.rows, "atlas-ref check case.safetensors")
     assert failure.nearest.startswith("fla-gated-delta")
     assert "(from the case's own: " in failure.nearest
     assert "read=after" in failure.nearest.split("(from the case's own: ")[1]

@@ -19,9 +19,9 @@ from atlas_ref.oracle.modules.recording import make_recording
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay import nearest as readings
 from atlas_ref.oracle.replay.replay import first_wrong, replay
-from atlas_ref.oracle.replay.trace import traced
+from atlas_ref.oracle.replay.trace import add_trace
 from atlas_ref.oracle.report import failures, nearest
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from atlas_ref.storage import faults
 from tests.support import deep_cases
 from tests.support.casefiles import some, written
@@ -74,16 +74,16 @@ def test_a_search_that_fails_leaves_the_verdict_and_asks_for_a_report(
 @pytest.mark.clause("CASE-38", "CASE-27")
 @pytest.mark.parametrize(
     ("part", "field"),
-    [("_clause", "clause"), ("_missed", "case_has"), ("_by_replay", "found_before")],
+    [("_clause", "clause"), ("_missed_features", "case_has"), ("_by_replay", "found_before")],
 )
 def test_each_part_of_a_message_fails_alone(
     part: str, field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = atlas_ref.load(wrong_case(folder / "case.safetensors"))
     done = atlas_ref.oracle.judge.compare.checked(case)
-    whole = explained(done, done.rows, "repeat", nearest=nearest.nothing)
+    whole = explain(done, done.rows, "repeat", nearest=nearest.nothing)
     monkeypatch.setattr(failures, part, broken)
-    failure = explained(done, done.rows, "repeat", nearest=broken)
+    failure = explain(done, done.rows, "repeat", nearest=broken)
     assert whole is not None
     assert failure is not None
     assert failure.nearest.startswith(f"the search failed, {ASKED}")
@@ -183,7 +183,7 @@ def test_a_reading_of_a_trace_that_fails_leaves_the_first_wrong_op(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = atlas_ref.make(*some("delta", tokens=4))
-    trace = {n: np.array(x) for n, x in traced(case, evaluate(case)).tensors.items()}
+    trace = {n: np.array(x) for n, x in add_trace(case, evaluate(case)).tensors.items()}
     trace["trace/y"][..., 2, :] *= 1.5
     trace = {n: x for n, x in trace.items() if n.startswith("trace/")}
     own = first_wrong(replay(case, trace))

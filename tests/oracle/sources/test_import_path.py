@@ -59,9 +59,9 @@ def test_an_installed_module_comes_before_one_of_the_current_folder(
     (installed / "twice.py").write_text("def f(case, inputs): return 'installed'\n")
     (folder / "twice.py").write_text("def f(case, inputs): return 'current folder'\n")
     monkeypatch.setattr(sys, "path", [*(place for place in sys.path if place), str(installed)])
-    assert sources.imported("twice:f")({}, {}) == "installed"  # type: ignore[comparison-overlap]
+    assert sources.import_function("twice:f")({}, {}) == "installed"  # type: ignore[comparison-overlap]
     with pytest.raises(NotImplementedError):
-        sources.imported("mine:nothing")({}, {})
+        sources.import_function("mine:nothing")({}, {})
     assert sys.path[-1] == str(folder)
 
 

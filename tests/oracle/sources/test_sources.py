@@ -114,14 +114,14 @@ def test_what_holds_no_numbers_is_garbage(value, words):
 @pytest.mark.clause("SRC-6")
 def test_names_are_completed_and_unknown_ones_refused():
     for name in ("y", "M", "window_k", "X", "phi"):
-        assert answers.called(name) == f"out/{name}"
+        assert answers.full_name(name) == f"out/{name}"
     for name in ("out/y", "grad/k", "grad/param/W_K", "trace/S", "trace_grad/S", "chunk/A"):
-        assert answers.called(name) == name
+        assert answers.full_name(name) == name
     for name in ("Y", "out/Y", "grad/y_bar", "in/k", "grad/", ""):
         with pytest.raises(
             atlas_ref.CaseError, match=r"no rule has such a result; results are y, M, S, "
         ):
-            answers.called(name)
+            answers.full_name(name)
 
 
 @pytest.mark.clause("SRC-6")

@@ -9,7 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.features import features
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS, Arithmetic
 from atlas_ref.oracle.judge import ensemble
@@ -17,7 +17,7 @@ from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import tolerances
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from atlas_ref.oracle.sources import sources
 from tests.support import deep_cases, deep_implementations, deep_memories
 from tests.support.close import relative_error
@@ -61,7 +61,7 @@ def test_the_plain_loop_of_the_ensemble_is_the_rule(number: int) -> None:
             tensors[bar] = bars.standard_normal(x.shape)
     case = atlas_ref.make(header, tensors)
     want = evaluate(case, grad=True).tensors
-    inputs = converted(case, "float64")
+    inputs = convert(case, "float64")
     names = [name for name, x in want.items() if x.dtype.kind == "f"]
     allowed = tolerances(case, dtype="float64", only=names, results=want)
     for way in (MEMBERS[0], Arithmetic("tree", "pairwise", transposed=True, early=True)):
@@ -93,7 +93,7 @@ def test_a_program_by_somebody_passes_and_its_mistake_is_wrong_at_the_first_writ
     first = wrong.rows[0].first
     assert first is not None
     assert (wrong.rows[0].tensor, first.token) == ("out/y", 1)
-    failure = explained(wrong, wrong.rows, "again")
+    failure = explain(wrong, wrong.rows, "again")
     assert failure is not None
     assert (failure.op, failure.clause, failure.rule) == ("out/y", "DEEP-15", "deep_memory")
 
@@ -134,7 +134,7 @@ def test_a_state_that_is_kept_in_bfloat16_is_told_from_one_that_is_handed_over_i
     assert {
         row.verdict for row in atlas_ref.check(case, source=rounded_program, dtype="bfloat16")
     } == {"PASS"}
-    kept = ensemble.evaluate(case, converted(case, "float32"), MEMBERS[0], state_dtype="bfloat16")
+    kept = ensemble.evaluate(case, convert(case, "float32"), MEMBERS[0], state_dtype="bfloat16")
     answer = Answer({name: np.asarray(x) for name, x in kept.items()})
     strict, told = (
         {
@@ -166,7 +166,7 @@ def test_rounding_that_a_case_grows_is_judged_by_the_case_and_a_mistake_is_not_e
 
     def other(case: Any) -> Answer:
         way = Arithmetic("tree", "pairwise", transposed=True)
-        plain = ensemble.evaluate(case, converted(case, "float64"), way)
+        plain = ensemble.evaluate(case, convert(case, "float64"), way)
         return Answer({name: np.asarray(x) for name, x in plain.items()})
 
     rows = atlas_ref.check(case, source=other)
@@ -206,7 +206,7 @@ def test_a_failure_names_the_clause_of_its_result(tensor: str, clause: str) -> N
     results = evaluate(case, grad=True).tensors
     moved = results[tensor] + 1
     done = checked(case.replaced(recorded={**results, tensor: moved}))
-    failure = explained(done, done.rows, "again")
+    failure = explain(done, done.rows, "again")
     assert failure is not None
     assert (failure.op, failure.clause, failure.verdict) == (tensor, clause, "WRONG")
 
@@ -226,7 +226,7 @@ def test_a_gradient_has_the_clause_of_its_outer_gradient(reading: str, clause: s
     results = evaluate(case, grad=True).tensors
     wrong = {**results, "grad/q": results["grad/q"] + 1}
     done = checked(case.replaced(recorded=wrong))
-    failure = explained(done, done.rows, "again")
+    failure = explain(done, done.rows, "again")
     assert failure is not None
     assert failure.clause == clause
 

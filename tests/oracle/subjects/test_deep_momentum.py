@@ -17,7 +17,7 @@ from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.subjects import deep_memory
-from atlas_ref.oracle.sweep.draw import checked_choices, drawn
+from atlas_ref.oracle.sweep.draw import checked_choices, draw_case
 from tests.support import deep_cases, plain_loops
 from tests.support.casefiles import parts
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
@@ -168,8 +168,8 @@ def test_mistakes_of_a_network_are_made_in_its_cases_alone() -> None:
 def test_a_sweep_draws_a_network_where_it_is_fixed_and_nothing_else_for_it() -> None:
     alike = 0
     for number in range(6):
-        plain = drawn("deep_memory", 0, number, {})
-        fixed = drawn("deep_memory", 0, number, {"deep_momentum": (SILU,)})
+        plain = draw_case("deep_memory", 0, number, {})
+        fixed = draw_case("deep_memory", 0, number, {"deep_momentum": (SILU,)})
         own = {**fixed.request, "parameters": {**fixed.request["parameters"]}}
         assert own["parameters"].pop("deep_momentum") == SILU
         if own["seed"] == plain.request["seed"]:  # its first attempt fits a network

@@ -18,7 +18,7 @@ from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.oracle.sweep.split import in_two, joined
+from atlas_ref.oracle.sweep.split import in_two, join
 from tests.support.close import ANALYTIC, EXACT, Tolerance, assert_close
 from tests.truth import family_loops, gate_formula_loops
 
@@ -300,6 +300,6 @@ def test_a_call_that_is_cut_is_the_whole_one(name: str, channels: bool) -> None:
     case = drawn(name, channels=channels)
     whole = evaluate(case).tensors
     first, last = (evaluate(each).tensors for each in in_two(case, 2))
-    found = joined(first, last)
+    found = join(first, last)
     assert_close("y", found["out/y"], whole["out/y"], EXACT)
     assert_close("M", found["out/M"], whole["out/M"], EXACT)

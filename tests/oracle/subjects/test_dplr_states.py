@@ -11,7 +11,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, make
-from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.cases.inputs import round_inputs as stored
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN

@@ -8,7 +8,7 @@ from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from atlas_ref.oracle.sources import sources
 from tests.support import layer_implementations
 from tests.support.layer_cases import FILES, MAG, ONE, PARTS, SYSTEMS, file_of, layer_case
@@ -260,7 +260,7 @@ def test_a_failure_of_a_layer_names_the_clause_of_its_result(name, tensor, claus
     case = atlas_ref.load(file_of(name))
     wrong = case.replaced(recorded={**case.recorded, tensor: case.recorded[tensor] * 1.5})
     done = checked(wrong)
-    failure = explained(done, done.rows, "again")
+    failure = explain(done, done.rows, "again")
     assert failure is not None
     assert (failure.op, failure.clause, failure.verdict) == (tensor, clause, "WRONG")
     assert failure.rule == f"layer {case.header.layer}"

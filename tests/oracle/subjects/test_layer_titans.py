@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.case import differentiable, make
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from tests.support.close import EXACT, assert_close
 from tests.support.layer_cases import TITANS
 
@@ -125,7 +125,7 @@ def test_a_failure_names_the_clause_and_the_token(name, tensor, clause, token):
     case = atlas_ref.load(file_of(name))
     wrong = case.replaced(recorded={**case.recorded, tensor: case.recorded[tensor] * 1.5})
     done = checked(wrong)
-    failure = explained(done, done.rows, "again")
+    failure = explain(done, done.rows, "again")
     assert failure is not None
     assert (failure.op, failure.clause, failure.token) == (tensor, clause, token)
 

@@ -6,7 +6,7 @@ import pytest
 import atlas_ref
 from atlas_ref import backend
 from atlas_ref.backend import threads
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble
@@ -29,7 +29,7 @@ def answered(tensors):
 @pytest.mark.clause("LAYER-11", "CASE-22")
 @pytest.mark.parametrize("file", PARTS, ids=by_name)
 def test_a_plain_evaluation_in_any_arithmetic_stays_below_one_tolerance(file):
-    case = rounded(atlas_ref.load(file), "float32")
+    case = round_inputs(atlas_ref.load(file), "float32")
     want = evaluate(case, grad=True).tensors
     allowed = tolerances(case, dtype="float32", only=list(want), results=want)
     for way in MEMBERS:
@@ -65,7 +65,7 @@ def long_case(layer):
 @pytest.mark.clause("LAYER-11")
 @pytest.mark.parametrize("layer", ["feed_forward", "sliding_window_attention"])
 def test_longer_sums_in_another_order_stay_below_one_tolerance(layer):
-    case = rounded(long_case(layer), "float32")
+    case = round_inputs(long_case(layer), "float32")
     want = evaluate(case, grad=True).tensors
     allowed = tolerances(case, dtype="float32", only=list(want), results=want)
     for way in MEMBERS:

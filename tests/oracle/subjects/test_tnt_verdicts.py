@@ -8,7 +8,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.judge.compare import checked
-from atlas_ref.oracle.report.failures import explained
+from atlas_ref.oracle.report.failures import explain
 from atlas_ref.oracle.sources import sources
 from tests.support import tnt_cases, tnt_implementations
 
@@ -33,7 +33,7 @@ def test_a_program_passes_and_its_mistake_is_wrong_at_the_first_reset(dtype: str
     first = wrong.rows[0].first
     assert first is not None
     assert (wrong.rows[0].tensor, first.token) == ("out/y", 4)
-    failure = explained(wrong, wrong.rows, "again")
+    failure = explain(wrong, wrong.rows, "again")
     assert failure is not None
     assert (failure.op, failure.clause, failure.rule) == ("out/y", "TNT-1", "tnt")
 

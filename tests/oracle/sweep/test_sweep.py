@@ -21,7 +21,7 @@ from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer
-from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
+from atlas_ref.oracle.sweep.draw import SWEPT, draw_case, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.types import same_bits
 from tests import sweep_kernels
@@ -42,7 +42,7 @@ def kernel(name: str) -> Any:
                 {key.removeprefix("in/"): value for key, value in case.inputs.items()},
             )
         except NotImplementedError as error:
-            return Answer.unsupported(str(error))
+            return Answer.no_support(str(error))
         return Answer({f"out/{key}": value for key, value in found.items()})
 
     return source
@@ -59,13 +59,13 @@ def ours(case: Case) -> Answer:
 @pytest.mark.clause("SWEEP-1")
 @pytest.mark.parametrize("rule", SWEPT)
 def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
-    first = [drawn(rule, 3, number, {}) for number in range(6)]
-    again = [drawn(rule, 3, number, {}) for number in reversed(range(6))][::-1]
+    first = [draw_case(rule, 3, number, {}) for number in range(6)]
+    again = [draw_case(rule, 3, number, {}) for number in reversed(range(6))][::-1]
     for one, other in zip(first, again, strict=True):
         assert (one.request, one.regime) == (other.request, other.regime)
         assert same_bits(one.case.inputs, other.case.inputs)
     assert any(
-        one.request != drawn(rule, 4, number, {}).request for number, one in enumerate(first)
+        one.request != draw_case(rule, 4, number, {}).request for number, one in enumerate(first)
     )
 
 
@@ -92,7 +92,7 @@ def test_a_published_draw_stays_as_it_is(rule: str) -> None:
 
 def digest_of_draws(rule: str) -> str:
     """A digest of 200 requests of seed 0 with their regimes."""
-    cases = [drawn(rule, 0, number, {}) for number in range(200)]
+    cases = [draw_case(rule, 0, number, {}) for number in range(200)]
     lines = [json.dumps([each.request, each.regime], sort_keys=True) for each in cases]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -118,7 +118,7 @@ def test_the_place_of_a_row_among_members_moves_no_draw(monkeypatch: pytest.Monk
 
 @pytest.mark.clause("SWEEP-2")
 def test_the_draw_reaches_every_kind_of_case() -> None:
-    cases = [drawn("omega", 0, number, {}) for number in range(300)]
+    cases = [draw_case("omega", 0, number, {}) for number in range(300)]
     assert {each.request["dtype"] for each in cases} == set(DTYPES)
     assert {each.regime for each in cases} == {*regimes("omega"), "slow"}
     assert {each.request["level"] for each in cases} == {"projected", "token"}
@@ -139,7 +139,10 @@ def test_what_is_fixed_is_drawn_from_its_values_and_moves_nothing_else() -> None
     fixed = {"dtype": ("float32",), "tokens": (5, 6)}
     moved = 0
     for number in range(40):
-        free, held = drawn("delta", 0, number, {}).request, drawn("delta", 0, number, fixed).request
+        free, held = (
+            draw_case("delta", 0, number, {}).request,
+            draw_case("delta", 0, number, fixed).request,
+        )
         assert held["dtype"] == "float32"
         assert held["tokens"] in (5, 6)
         moved += {key: value for key, value in free.items() if key not in fixed} != {
@@ -153,7 +156,7 @@ def test_what_is_fixed_is_drawn_from_its_values_and_moves_nothing_else() -> None
 def test_every_tenth_case_is_long_and_its_gates_stay_within_float32(rule: str) -> None:
     met = set()
     for number in range(100):
-        one = drawn(rule, 5, number, {})
+        one = draw_case(rule, 5, number, {})
         assert (one.request["tokens"] > 33) == (number % 10 == 9)
         if number % 10 != 9:
             continue
@@ -165,9 +168,9 @@ def test_every_tenth_case_is_long_and_its_gates_stay_within_float32(rule: str) -
             gates = retain.astype(np.float64).reshape(-1, one.request["tokens"], 1)[0]
             assert np.prod(gates) > 1e-4
     assert met == set(LONG)
-    fixed = drawn(rule, 5, 9, {"tokens": (7,)})
+    fixed = draw_case(rule, 5, 9, {"tokens": (7,)})
     assert (fixed.request["tokens"], fixed.regime in regimes(rule)) == (7, True)
-    assert drawn(rule, 5, 9, {"regime": ("edges",)}).regime == "edges"
+    assert draw_case(rule, 5, 9, {"regime": ("edges",)}).regime == "edges"
 
 
 @pytest.mark.clause("SWEEP-12")
@@ -179,7 +182,9 @@ def test_gradients_of_the_longest_cases_are_compared_by_name_alone(tmp_path: Pat
 
     options: dict[str, Any] = {"cases": 30, "folder": tmp_path, "keep": 0}
     choices = {"level": ("projected",)}
-    assert any(drawn("delta", 0, number, choices).request["tokens"] > 65 for number in (9, 19, 29))
+    assert any(
+        draw_case("delta", 0, number, choices).request["tokens"] > 65 for number in (9, 19, 29)
+    )
     assert sweep("delta", wrong_gradients, choices=choices, **options).failures == []
     found = sweep("delta", wrong_gradients, choices=choices, only=["grad/k"], **options)
     assert found.failures
@@ -196,7 +201,7 @@ def test_regimes_put_the_inputs_where_they_say() -> None:
             "tokens": (33,),
             "heads": (3,),
         }
-        return drawn(
+        return draw_case(
             "omega", 0, 1, fixed | {"convention": ({"newton_schulz": "none"},)}
         ).case.inputs
 
@@ -224,7 +229,7 @@ def test_regimes_put_the_inputs_where_they_say() -> None:
 def test_regimes_of_matrices() -> None:
     def matrix(regime: str) -> np.ndarray:
         return np.asarray(
-            drawn(
+            draw_case(
                 "newton_schulz",
                 0,
                 2,
@@ -624,7 +629,8 @@ def test_what_an_implementation_does_not_have_is_skipped_and_counted(
     with_either = [
         case
         for number in range(30)
-        if {"in/active", "in/reset"} & (case := drawn("delta", 0, number, PLAIN).case.inputs).keys()
+        if {"in/active", "in/reset"}
+        & (case := draw_case("delta", 0, number, PLAIN).case.inputs).keys()
     ]
     assert found.counts == {"PASS": 30 - len(with_either), "NOT SUPPORTED": len(with_either)}
     assert found.skipped == {

@@ -13,7 +13,7 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.sources.sources import sweep_settings
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import draw_case
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support.one_member import kernel, of_first_row, state_runs_on, token_by_token
 from tests.support.swept import numbers, source
@@ -27,7 +27,7 @@ def test_cases_of_a_member_have_what_its_code_has() -> None:
     gates: dict[str, set[str]] = {}
     rare, of_members = dict.fromkeys(draw.RARE, 0), 0
     for number in range(400):
-        request = drawn(RULE, 1, number, {}).request
+        request = draw_case(RULE, 1, number, {}).request
         member = request["parameters"].get("member")
         if member is None:
             continue
@@ -43,15 +43,17 @@ def test_cases_of_a_member_have_what_its_code_has() -> None:
         assert kinds <= (words if MEMBERS[member].gated is True else {"absent"}), member
     assert sum(rare.values()) < of_members / 3
     assert set(gates) == set(draw.DRAWN)
-    free = [drawn(RULE, 1, n, {"member": (None,)}).request for n in range(100)]
+    free = [draw_case(RULE, 1, n, {"member": (None,)}).request for n in range(100)]
     assert sum(each["pulse"] > 1 for each in free) > 20
     assert {each["gate"] for each in free} == set(draw.SPACE["gate"])
     fixed = {"member": ("kda",), "pulse": (2,), "gate": ("absent",), "q_norm": ("l2",)}
     for number in range(20):
-        request = drawn(RULE, 1, number, fixed).request
+        request = draw_case(RULE, 1, number, fixed).request
         assert (request["pulse"], request["gate"]) == (2, "absent")
         assert request["parameters"]["q_norm"] == "l2"
-    stepped = [drawn(RULE, 1, n, {"member": ("gated_delta_product",)}).request for n in range(60)]
+    stepped = [
+        draw_case(RULE, 1, n, {"member": ("gated_delta_product",)}).request for n in range(60)
+    ]
     assert sum("steps" in each["parameters"] for each in stepped) > 10
 
 

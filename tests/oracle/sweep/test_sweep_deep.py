@@ -14,7 +14,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.deep.parameters import Parameters
 from atlas_ref.oracle.deep.sweep import draw as deep_draw
 from atlas_ref.oracle.judge.answers import Answer
-from atlas_ref.oracle.sweep.draw import drawn, regimes
+from atlas_ref.oracle.sweep.draw import draw_case, regimes
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support import deep_implementations
 from tests.support.swept import assert_left_is_needed
@@ -45,7 +45,7 @@ def source(function: Any) -> Any:
             with np.errstate(over="ignore"):  # of momenta that do not fade
                 found = function(case.header.plain(), inputs)
         except NotImplementedError as error:
-            return Answer.unsupported(str(error))
+            return Answer.no_support(str(error))
         return Answer({f"out/{name}": x for name, x in found.items()})
 
     return answered
@@ -53,7 +53,7 @@ def source(function: Any) -> Any:
 
 @pytest.mark.clause("SWEEP-2", "SWEEP-13")
 def test_the_draw_reaches_every_parameter_and_every_value() -> None:
-    cases = [drawn(RULE, 0, number, {}) for number in range(400)]
+    cases = [draw_case(RULE, 0, number, {}) for number in range(400)]
     assert set(Parameters.model_fields) <= {*deep_draw.SPACE, *deep_draw.LATER_PARAMETERS}
     assert not any("deep_momentum" in each.request["parameters"] for each in cases)
     for name in set(deep_draw.SPACE) - set(deep_draw.OF_REQUEST):
@@ -79,8 +79,8 @@ def test_the_draw_reaches_every_parameter_and_every_value() -> None:
 def test_a_parameter_is_fixed_by_its_name_and_moves_nothing_else() -> None:
     moved = 0
     for number in range(30):
-        free = drawn(RULE, 2, number, {}).request
-        held = drawn(RULE, 2, number, {"reduction": ("mean",), "tokens": (5,)}).request
+        free = draw_case(RULE, 2, number, {}).request
+        held = draw_case(RULE, 2, number, {"reduction": ("mean",), "tokens": (5,)}).request
         assert held["tokens"] == 5
         assert held["parameters"].pop("reduction") == "mean"
         free["parameters"].pop("reduction", None)
@@ -99,8 +99,8 @@ def test_a_parameter_is_fixed_by_its_name_and_moves_nothing_else() -> None:
 @pytest.mark.clause("SWEEP-4", "SWEEP-13")
 def test_an_empty_regime_has_no_state() -> None:
     fixed = {"regime": ("empty",), "history": (1,), "chunk": (2,), "window": (3,)}
-    free = drawn(RULE, 0, 1, {**fixed, "regime": ("ordinary",)}).case
-    case = drawn(RULE, 0, 1, fixed).case
+    free = draw_case(RULE, 0, 1, {**fixed, "regime": ("ordinary",)}).case
+    case = draw_case(RULE, 0, 1, fixed).case
     assert any(name.startswith("in/state/") for name in free.inputs)
     assert not any(name.startswith("in/state/") for name in case.inputs)
 

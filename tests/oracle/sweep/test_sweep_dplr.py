@@ -16,7 +16,7 @@ from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.sweep.draw import drawn, regimes
+from atlas_ref.oracle.sweep.draw import draw_case, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from tests.support import dplr_kernels as kernels
 from tests.support.swept import assert_goes_on, assert_left_is_needed, numbers, source
@@ -34,7 +34,7 @@ DECLARED = ("state_dtype", "state_every", "log_chunk")
 
 @pytest.mark.clause("SWEEP-2", "SWEEP-12", "SWEEP-16")
 def test_the_draw_reaches_every_member_parameter_and_tensor() -> None:
-    cases = [drawn(RULE, 0, number, {}) for number in range(400)]
+    cases = [draw_case(RULE, 0, number, {}) for number in range(400)]
     assert set(Parameters.model_fields) - {*DECLARED, *draw.LATER_PARAMETERS} <= set(draw.SPACE)
     for name in draw.OF_PARAMETERS:
         met = {json.dumps(each.request["parameters"].get(name)) for each in cases}
@@ -60,17 +60,17 @@ def test_the_draw_reaches_every_member_parameter_and_tensor() -> None:
 @pytest.mark.clause("SWEEP-3", "SWEEP-16")
 def test_a_name_is_fixed_and_moves_nothing_else() -> None:
     for number in range(20):
-        free = drawn(RULE, 2, number, {}).request
-        held = drawn(RULE, 2, number, {"state_bar": (True,), "norm_eps": (1e-2,)}).request
+        free = draw_case(RULE, 2, number, {}).request
+        held = draw_case(RULE, 2, number, {"state_bar": (True,), "norm_eps": (1e-2,)}).request
         assert held.pop("state_bar") is True
         assert held["parameters"].pop("norm_eps") == 1e-2
         free.pop("state_bar")
         free["parameters"].pop("norm_eps", None)
         assert held == free
     stored = {"state_dtype": ("bfloat16",), "state_every": (4,), "log_chunk": (8,)}
-    stated = drawn(RULE, 2, 0, {**stored, "gate": ("channel",)}).request["parameters"]
+    stated = draw_case(RULE, 2, 0, {**stored, "gate": ("channel",)}).request["parameters"]
     assert stated | {name: value for name, (value,) in stored.items()} == stated
-    scalar = drawn(RULE, 0, 0, {"member": ("kda",), "gate": ("log_token",)}).case
+    scalar = draw_case(RULE, 0, 0, {"member": ("kda",), "gate": ("log_token",)}).case
     lead, tokens = scalar.inputs["in/v"].shape[:-2], scalar.inputs["in/q"].shape[-2]
     assert wide(scalar, "in/log_retain").shape == (*lead, tokens)
 
@@ -100,7 +100,7 @@ def test_what_does_not_exist_is_refused_in_a_line(fixed: Any, words: str) -> Non
 def test_regimes_are_what_the_table_says() -> None:
     def case(regime: str, gate: str, tokens: int = 33) -> Case:
         fixed = {"regime": (regime,), "gate": (gate,), "member": ("kda",), "tokens": (tokens,)}
-        return drawn(RULE, 0, 0, {**fixed, "dtype": ("float64",), "state": ("memory",)}).case
+        return draw_case(RULE, 0, 0, {**fixed, "dtype": ("float64",), "state": ("memory",)}).case
 
     logs = wide(case("edges", "log_channel"), "in/log_retain")
     assert {-np.inf, -100.0, -1000.0, 0.0} <= set(np.unique(logs))
@@ -130,7 +130,7 @@ def test_regimes_are_what_the_table_says() -> None:
 def test_nothing_grows_in_hundreds_of_tokens() -> None:
     most = 0.0
     for number in range(9, 400, 10):
-        case = drawn(RULE, 1, number, {}).case
+        case = draw_case(RULE, 1, number, {}).case
         most = max(most, float(np.abs(evaluate(case).tensors["out/M"].astype(float)).max()))
     assert most < 200
 

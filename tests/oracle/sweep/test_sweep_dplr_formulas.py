@@ -11,7 +11,7 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.dplr import formulas
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import draw_case
 from atlas_ref.oracle.sweep.sweep import sweep
 from tests.support import dplr_formula_kernels as kernels
 from tests.support.swept import numbers, source
@@ -58,8 +58,8 @@ def test_a_forgotten_bias_is_found_and_shrunk_to_a_token_of_its_formula(tmp_path
 def test_a_formula_that_is_fixed_moves_no_other_name() -> None:
     names = set(formulas.SETTINGS) | {"gate_formula", "beta_formula"}
     for number in range(20):
-        free = drawn(RULE, 2, number, {"gate": ("channel",), "member": ("kda",)})
-        held = drawn(
+        free = draw_case(RULE, 2, number, {"gate": ("channel",), "member": ("kda",)})
+        held = draw_case(
             RULE,
             2,
             number,
@@ -73,7 +73,7 @@ def test_a_formula_that_is_fixed_moves_no_other_name() -> None:
 @pytest.mark.clause("SWEEP-4", "SWEEP-16")
 def test_raw_numbers_are_far_out_at_the_edges() -> None:
     fixed = {"regime": ("edges",), "member": ("kda",), "gate_formula": ("softplus",)}
-    case = drawn(RULE, 0, 0, {**fixed, "tokens": (33,), "dtype": ("float64",)}).case
+    case = draw_case(RULE, 0, 0, {**fixed, "tokens": (33,), "dtype": ("float64",)}).case
     assert {-1000.0, -17.0, 0.0, 20.0, 1000.0} <= set(np.unique(case.inputs["in/gate_input"]))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.sweep.draw import SWEPT, drawn
+from atlas_ref.oracle.sweep.draw import SWEPT, draw_case
 from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.types import same_bits
 
@@ -53,7 +53,7 @@ def numbers(case: Case) -> int:
 def test_what_is_left_still_fails_and_no_step_makes_it_smaller(rule: str) -> None:
     tried: set[str] = set()
     for number in range(12):
-        case = drawn(rule, 1, number, {}).case
+        case = draw_case(rule, 1, number, {}).case
         for name, needed in NEEDS.items():
             if not needed(case):
                 continue
@@ -71,7 +71,7 @@ def test_what_is_left_still_fails_and_no_step_makes_it_smaller(rule: str) -> Non
 
 @pytest.mark.clause("SWEEP-7")
 def test_no_more_comparisons_than_told() -> None:
-    case = drawn("omega", 1, 3, {"tokens": (17,)}).case
+    case = draw_case("omega", 1, 3, {"tokens": (17,)}).case
     asked: list[Case] = []
 
     def fails(smaller: Case) -> bool:
@@ -86,7 +86,7 @@ def test_no_more_comparisons_than_told() -> None:
 
 
 def test_nothing_is_asked_twice() -> None:
-    case = drawn("omega", 1, 5, {"level": ("projected",)}).case
+    case = draw_case("omega", 1, 5, {"level": ("projected",)}).case
     asked: list[bytes] = []
 
     def fails(smaller: Case) -> bool:

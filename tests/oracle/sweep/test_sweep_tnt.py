@@ -12,7 +12,7 @@ import pytest
 import atlas_ref
 from atlas_ref.forms.tnt import PRESETS
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.sweep.draw import drawn, regimes
+from atlas_ref.oracle.sweep.draw import draw_case, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.oracle.tnt.parameters import GlobalMemory, LocalMemory, Projection
 from atlas_ref.oracle.tnt.sweep import draw
@@ -34,7 +34,7 @@ def locals_of(case: Case) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.clause("SWEEP-2", "SWEEP-15")
 def test_the_draw_reaches_every_setting_and_every_value() -> None:
-    cases = [drawn(RULE, 0, number, {}) for number in range(400)]
+    cases = [draw_case(RULE, 0, number, {}) for number in range(400)]
     names = {f"global.{name}" for name in GlobalMemory.model_fields}
     names |= {f"locals.2.{name}" for name in LocalMemory.model_fields if name != "projection"}
     names |= {f"locals.2.projection.{name}" for name in Projection.model_fields}
@@ -72,7 +72,7 @@ def starts(case: Case) -> bool:
 
 @pytest.mark.clause("SWEEP-2", "SWEEP-15")
 def test_a_last_shard_is_often_short_and_equations_are_drawn_as_printed() -> None:
-    cases = [drawn(RULE, 3, number, {}).case for number in range(100)]
+    cases = [draw_case(RULE, 3, number, {}).case for number in range(100)]
     short = [
         case
         for case in cases
@@ -95,8 +95,8 @@ def case_sums(case: Case) -> bool:
 def test_a_setting_is_fixed_by_its_name_and_moves_nothing_else() -> None:
     fixed = {"locals": (2,), "locals.1.span": (5,), "tokens": (7,), "own": ("nothing",)}
     for number in range(20):
-        free = drawn(RULE, 2, number, {**fixed, "locals.1.span": (4,)}).request
-        held = drawn(RULE, 2, number, fixed).request
+        free = draw_case(RULE, 2, number, {**fixed, "locals.1.span": (4,)}).request
+        held = draw_case(RULE, 2, number, fixed).request
         assert held["tokens"] == 7
         assert held["parameters"]["locals"][1].pop("span") == 5
         free["parameters"]["locals"][1].pop("span")
@@ -131,15 +131,15 @@ def test_regimes_reach_the_gates_of_every_memory() -> None:
     fixed = {"own": ("gates",), "memory": ("delta",), "locals": (1,), "tokens": (17,)}
     fixed |= {"convention": ("spec",), "preset": ("paper",), "global.sum": (None,)}
     fixed |= {"locals.0.base": (None,), "dtype": ("float64",)}
-    ones = drawn(RULE, 0, 0, {**fixed, "regime": ("ones",)}).case.inputs
+    ones = draw_case(RULE, 0, 0, {**fixed, "regime": ("ones",)}).case.inputs
     assert all((ones[name] == 1).all() for name in ("in/retain", "in/local0/retain"))
-    edges = drawn(RULE, 0, 0, {**fixed, "regime": ("edges",)}).case.inputs
+    edges = draw_case(RULE, 0, 0, {**fixed, "regime": ("edges",)}).case.inputs
     for name in ("in/retain", "in/local0/retain"):
         assert 0.1 < np.mean((edges[name] == 0) | (edges[name] == 1)) < 0.6
     history = {**fixed, "history": (3,)}
-    empty = drawn(RULE, 0, 0, {**history, "regime": ("empty",)}).case.inputs
+    empty = draw_case(RULE, 0, 0, {**history, "regime": ("empty",)}).case.inputs
     assert not any("state/" in name or name.endswith("/M0") for name in empty)
-    whole = drawn(RULE, 0, 0, {**history, "regime": ("ordinary",)}).case.inputs
+    whole = draw_case(RULE, 0, 0, {**history, "regime": ("ordinary",)}).case.inputs
     assert any(name.startswith("in/state/") for name in whole)
 
 

@@ -7,7 +7,7 @@ from atlas_ref import CaseError
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import draw_case
 from atlas_ref.oracle.sweep.sweep import sweep
 
 SIZES = {"tokens": 200, "d_in": 4, "d_out": 3, "heads": 8, "seed": 4}
@@ -64,7 +64,7 @@ def test_a_sweep_takes_it_by_name_and_no_other_draw_has_it(rule, fixed, tmp_path
 
     fixed = {**fixed, "regime": ["trained"]}
     assert sweep(rule, right, cases=6, choices=fixed, folder=tmp_path).counts == {"PASS": 6}
-    assert "trained" not in {drawn(rule, 0, number, {}).regime for number in range(40)}
+    assert "trained" not in {draw_case(rule, 0, number, {}).regime for number in range(40)}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.family.mistake import Mistake, computed, seen
+from atlas_ref.oracle.cases.inputs import convert
+from atlas_ref.oracle.family.mistake import Mistake, compute, see
 from atlas_ref.oracle.family.mistakes import bounds, ceiling, fading, momenta, of_axes, surrogate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
@@ -62,7 +62,7 @@ LIST = {
 def passes(case, mistake) -> bool:
     """Whether a kernel with something planted in it has every result of the rule."""
     want = atlas_ref.evaluate(case, grad=mistake is not None and mistake.grad).tensors
-    found = computed(case, mistake, "float32")
+    found = compute(case, mistake, "float32")
     allowed = tolerances(case, dtype="float32", only=list(want), results=want, alternatives=False)
     return score.ratio(found, want, allowed) <= PASS
 
@@ -85,11 +85,11 @@ def test_a_kernel_in_which_the_right_thing_is_planted_is_the_rule() -> None:
     off = {"memory_ceiling": "none"}
     for name in ("titans_lmm-ceiling", "omega-ceiling", "delta-ceiling"):
         case = case_of(name, "gradient")
-        assert passes(case, plant(case, hooks=ceiling._written(held, 2.0), convention=off)), name
+        assert passes(case, plant(case, hooks=ceiling._write(held, 2.0), convention=off)), name
         assert not passes(case, plant(case, convention=off)), name
     for name in ("titans_lmm-delta-momentum", "omega-delta-momentum"):
         case, plain = case_of(name, "gradient"), {"momentum_kind": "sum"}
-        hooks = fading._planted(lambda token: faded(token.momentum, token.gradient))
+        hooks = fading._plant(lambda token: faded(token.momentum, token.gradient))
         assert passes(case, plant(case, hooks=hooks, convention=plain)), name
         assert not passes(case, plant(case, convention=plain)), name
     for name in ("titans_lmm-average", "omega-average", "omega-average-momenta"):
@@ -98,12 +98,12 @@ def test_a_kernel_in_which_the_right_thing_is_planted_is_the_rule() -> None:
         assert passes(case, plant(case, inputs=inputs, convention=momenta.SUM)), name
     for name in ("titans_lmm-surrogate", "omega-surrogate"):
         case, zero = case_of(name, "gradient-tall"), {"reference": "zero"}
-        tensors = surrogate._planted(surrogate._right)
+        tensors = surrogate._plant(surrogate._right)
         assert passes(case, plant(case, tensors=tensors, convention=zero)), name
     for name in ("titans_lmm-bounds", "delta-bounds", "titans_lmm-bounds-token"):
         case = case_of(name, "gradient")
         right = dict.fromkeys(("retain", "step size"), bounds._right)
-        assert passes(case, bounds._planted(seen(case), "planted", "", right, grad=True)), name
+        assert passes(case, bounds._plant(see(case), "planted", "", right, grad=True)), name
 
 
 @pytest.mark.clause("VEC-25")
@@ -130,10 +130,10 @@ def test_every_mistake_is_made_and_has_its_words(listing) -> None:
     for name in NAMES:
         for each in of_target(listing, name):
             case = atlas_ref.load(FOLDER / each.file)
-            made |= {mistake.name for mistake in of_axes(case, seen(case))}
+            made |= {mistake.name for mistake in of_axes(case, see(case))}
         killed |= kills(listing, name, "bfloat16")
     words = {name: text for kind in (momenta, fading, bounds, ceiling, surrogate)
-             for name, text in kind.named().items()}  # fmt: skip
+             for name, text in kind.words_by_name().items()}  # fmt: skip
     assert made == set(words) <= killed
     assert all(listing.mutants[name] == mutants.words(name) == words[name] for name in words)
 
@@ -142,7 +142,7 @@ def test_every_mistake_is_made_and_has_its_words(listing) -> None:
 def test_other_targets_have_none_of_these_mutants(listing) -> None:
     for target in ("titans_lmm", "omega-linear", "delta"):
         case = case_of(target, "gradient")
-        assert of_axes(case, seen(case)) == []
+        assert of_axes(case, see(case)) == []
         assert not any(name.startswith("momentum_kind") for name in mutants.conventions(case))
 
 
@@ -216,12 +216,12 @@ def test_values_of_a_backward_mistake_are_right() -> None:
     count = 0
     for name in NAMES:
         case = case_of(name, "gradient")
-        at = seen(case)
-        right = computed(case, None, "float32")
+        at = see(case)
+        right = compute(case, None, "float32")
         for mistake in of_axes(case, at):
             if not mistake.grad:
                 continue
-            found = computed(case, mistake, "float32")
+            found = compute(case, mistake, "float32")
             for key, value in right.items():
                 assert np.allclose(found[key], value, rtol=1e-4, atol=1e-6), (mistake.name, key)
             count += 1
@@ -233,7 +233,7 @@ def test_values_of_a_backward_mistake_are_right() -> None:
 def test_recorded_values_are_those_of_a_literal_loop(listing, name) -> None:
     for each in of_target(listing, name):
         case = atlas_ref.load(FOLDER / each.file)
-        found = literal.evaluate(case.header.plain(), dict(converted(case, "float64")))
+        found = literal.evaluate(case.header.plain(), dict(convert(case, "float64")))
         for key in ("out/y", "out/M", "out/S"):
             if key in case.recorded:
                 assert relative_error(found[key], case.recorded[key]) < 1e-12, (each.name, key)

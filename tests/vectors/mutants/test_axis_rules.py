@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted, rounded
-from atlas_ref.oracle.family.mistake import Mistake, computed
+from atlas_ref.oracle.cases.inputs import convert, round_inputs
+from atlas_ref.oracle.family.mistake import Mistake, compute
 from atlas_ref.oracle.family.mistakes import maps
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
@@ -64,7 +64,7 @@ def passes(case, mistake) -> bool:
     """Whether a kernel with something planted in it has every result of the rule."""
     want = atlas_ref.evaluate(case, grad=mistake is not None and mistake.grad).tensors
     allowed = tolerances(case, dtype="float32", only=list(want), results=want, alternatives=False)
-    return score.ratio(computed(case, mistake, "float32"), want, allowed) <= PASS
+    return score.ratio(compute(case, mistake, "float32"), want, allowed) <= PASS
 
 
 @pytest.mark.clause("VEC-25")
@@ -86,7 +86,7 @@ def test_the_kernel_of_a_formula_without_a_mistake_is_the_rule(target) -> None:
 def test_a_sketch_with_the_right_product_is_the_map() -> None:
     for name in ("feature_map-tensor_sketch", "feature_map-tensor_sketch-3"):
         case = case_of(name, "gradient")
-        for product, right in ((tensor_sketch.circular, True), (maps._correlated, False)):
+        for product, right in ((tensor_sketch.circular, True), (maps._correlate, False)):
             kernel = Mistake("", "", lambda _: True, True, mapped=maps._with(product))
             assert passes(case, kernel) == right
 
@@ -163,7 +163,7 @@ def test_a_reset_of_a_vector_returns_to_a_further_state_that_is_not_zero(
 def test_a_narrow_log_gate_is_rejected_by_float32_alone() -> None:
     """So that it is no mutant: a set rejects its mutants in every format."""
     for dtype, rejected in (("float32", True), ("bfloat16", False)):
-        case = rounded(case_of("dplr-kda-softplus", "square"), dtype)
+        case = round_inputs(case_of("dplr-kda-softplus", "square"), dtype)
         want = atlas_ref.evaluate(case).tensors
         allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
         tried = {each.name: each for each in own._searched("dplr").departures(case)}
@@ -179,7 +179,7 @@ def test_every_mistake_of_a_map_is_made_and_has_its_words(listing) -> None:
     for name in OF_MAPS:
         for each in of_target(listing, name):
             made |= {each.name for each in maps.mistakes(atlas_ref.load(FOLDER / each.file))}
-    assert made == set(maps.named())
+    assert made == set(maps.words_by_name())
     assert all(listing.mutants[name] == mutants.words(name) for name in made)
     for target in ("feature_map-sketch", "feature_map-random_fourier", "omega-polynomial"):
         assert maps.mistakes(case_of(target, "gradient")) == []
@@ -206,7 +206,7 @@ def test_values_of_a_backward_mistake_of_a_formula_are_right() -> None:
 def test_recorded_values_of_a_map_are_those_of_a_literal_loop(listing, name) -> None:
     for each in of_target(listing, name):
         case = atlas_ref.load(FOLDER / each.file)
-        found = literal.evaluate(case.header.plain(), dict(converted(case, "float64")))
+        found = literal.evaluate(case.header.plain(), dict(convert(case, "float64")))
         for key in ("out/y", "out/M", "out/S", "out/phi"):
             if key in case.recorded:
                 assert relative_error(found[key], case.recorded[key]) < 1e-12, (each.name, key)
@@ -220,7 +220,7 @@ def test_recorded_values_of_a_formula_are_those_of_a_literal_loop(listing, name)
     (each,) = (each for each in of_target(listing, name) if each.topic == "square")
     case = atlas_ref.load(FOLDER / each.file)
     settings = case.header.parameters
-    x = {key.removeprefix("in/"): v for key, v in converted(case, "float64").items()}
+    x = {key.removeprefix("in/"): v for key, v in convert(case, "float64").items()}
     if "gate_formula" in settings:
         of = {n: settings[f"gate_{n}"] for n in ("lower_bound", "normalizer", "least")
               if f"gate_{n}" in settings}  # fmt: skip

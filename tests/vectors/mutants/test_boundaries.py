@@ -86,14 +86,16 @@ def test_v2_rejects_every_mistake_at_a_boundary(wrong: str) -> None:
 def test_a_long_vector_has_these_mutants_alone_and_they_have_words() -> None:
     case = atlas_ref.load(cases.place("v2:titans_lmm-130-gradient"))
     names = [name for name, _ in mutants.mutants(case, "float32")]
-    assert set(names) <= set(boundaries.named())
+    assert set(names) <= set(boundaries.words_by_name())
     assert "dS dropped in chunks of 64" in names
     assert "state one chunk late in chunks of 128" in names
     assert not any(name.endswith("of 256") for name in names)
     words = "a chunk starts from the state of the chunk before, of 16 tokens"
     assert mutants.words(names[0]) == words
     short = atlas_ref.load(cases.place("v1:delta-rows"))
-    assert not set(boundaries.named()) & {name for name, _ in mutants.mutants(short, "float32")}
+    assert not set(boundaries.words_by_name()) & {
+        name for name, _ in mutants.mutants(short, "float32")
+    }
 
 
 @pytest.mark.clause("VEC-21")

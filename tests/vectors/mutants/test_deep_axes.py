@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.deep import program
 from atlas_ref.oracle.deep.readings import listed
 from atlas_ref.oracle.family.arithmetic import PLAIN
@@ -128,7 +128,7 @@ def beyond(case) -> list[bool]:
             sides.extend(np.ravel(size > d).tolist())
         return compute(*args)
 
-    program.TRACED.run(case, converted(case, "float64"), take, PLAIN)
+    program.TRACED.run(case, convert(case, "float64"), take, PLAIN)
     return sides
 
 

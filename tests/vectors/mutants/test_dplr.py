@@ -14,7 +14,7 @@ from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.sweep.split import in_two, joined, places
+from atlas_ref.oracle.sweep.split import in_two, join, places
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
 from atlas_ref.vectors.inputs.dplr_targets import DPLR, NAMES
 from atlas_ref.vectors.inputs.draw import drawn, exact
@@ -344,7 +344,7 @@ def test_targets_are_the_rule_and_its_members_and_cover_every_kind_of_call(listi
     for name in ("in/reset", "in/active", "in/M_bar", "in/log_retain", "in/erase_scale"):
         assert any(name in case.inputs for case in cases), name
     assert sum("in/M0" not in case.inputs for case in cases) >= len(DPLR)
-    own_settings = [parameters.parsed(case.header) for case in cases]
+    own_settings = [parameters.parse(case.header) for case in cases]
     assert any(each.groups > 1 for each in own_settings)
     assert any(each.steps > 1 for each in own_settings)
     assert any(each.state_layout == "(d_in, d_out)" for each in own_settings)
@@ -400,7 +400,7 @@ def test_a_call_may_be_cut_and_computed_in_the_forms_that_a_vector_names(listing
         assert [(one.form, one.chunk) for one in each.forms] == forms(case)
         whole = {n: x for n, x in case.recorded.items() if n.startswith("out/")}
         for place in each.splits:
-            both = joined(*(evaluate(part).tensors for part in in_two(case, place)))
+            both = join(*(evaluate(part).tensors for part in in_two(case, place)))
             for name, value in whole.items():
                 assert relative_error(both[name], value) < 1e-12, (each.name, place, name)
             cut += 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import rounded
-from atlas_ref.oracle.family.mistake import computed, seen
+from atlas_ref.oracle.cases.inputs import round_inputs
+from atlas_ref.oracle.family.mistake import compute, see
 from atlas_ref.oracle.family.mistakes import FIXED, chunked, cuts, mistakes
 from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
@@ -89,7 +89,7 @@ def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
     for topic in target.topics[:: max(1, len(target.topics) // 4)]:
         case = drawn(target, topic, 1)
         want = atlas_ref.evaluate(case).tensors
-        found = computed(case, None, "float32")
+        found = compute(case, None, "float32")
         allowed = tolerances(
             case, dtype="float32", only=list(found), results=want, alternatives=False
         )
@@ -103,7 +103,7 @@ def test_the_kernel_without_a_mistake_is_the_rule(target) -> None:
 def test_the_chunk_form_without_a_mistake_is_the_rule(target) -> None:
     for topic in ("tall", "square", "wide", "edges", "repeated", "short", "one"):
         case = case_of(target, topic)
-        at = seen(case)
+        at = see(case)
         assert at is not None
         assert chunked.made_in(at, ""), topic
         want = atlas_ref.evaluate(case).tensors
@@ -128,7 +128,7 @@ def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
     """
     case = case_of(target, topic)
     scores = score.score(case, dtype).mutants
-    given = rounded(case, dtype)
+    given = round_inputs(case, dtype)
     kind = {"float32": np.float32, "bfloat16": atlas_ref.oracle.norms.FORMATS["bfloat16"][0]}[dtype]
     own = set(atlas_ref.evaluate(given).tensors)
     seen_passes = set()
@@ -153,13 +153,13 @@ def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
 @pytest.mark.clause("VEC-16")
 def test_values_of_a_backward_mistake_are_right() -> None:
     case = case_of("omega", "gradient")
-    at = seen(case)
+    at = see(case)
     assert at is not None
-    right = computed(case, None, "float32")
+    right = compute(case, None, "float32")
     made = [each for each in mistakes(case) if each.grad]
     assert len(made) > 12
     for mistake in made:
-        found = computed(case, mistake, "float32")
+        found = compute(case, mistake, "float32")
         for name, value in right.items():
             assert np.allclose(found[name], value, rtol=1e-4, atol=1e-6), (mistake.name, name)
         assert any(name.startswith("grad/") for name in found)
@@ -206,7 +206,7 @@ def test_what_is_not_carried_over_a_cut_shows_in_the_second_call() -> None:
 @pytest.mark.parametrize("dtype", score.FORMATS)
 def test_legal_variants_differ_and_pass(dtype) -> None:
     """Distinct legal variants: at float32 most differ in some bit, and all pass."""
-    case = rounded(case_of("omega", "gradient-tall", 1), dtype)
+    case = round_inputs(case_of("omega", "gradient-tall", 1), dtype)
     found = dict(score.controls(case, dtype, grad=True))
     assert len(found) >= 10
     assert all(

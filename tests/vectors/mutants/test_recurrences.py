@@ -10,7 +10,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.recurrences.members import MEMBERS
-from atlas_ref.oracle.sweep.split import in_two, joined, places
+from atlas_ref.oracle.sweep.split import in_two, join, places
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.properties import properties
 from atlas_ref.vectors.inputs.recurrences import RECURRENCES
@@ -93,7 +93,7 @@ def test_v2_has_vectors_that_are_certified_and_cut_where_it_says(target, listing
         assert each.grad == any(key.startswith("grad/") for key in case.recorded)
         assert (each.properties, each.splits) == (properties(case), places(case)), each.name
         for place in each.splits if each.topic != "65" else ():
-            both = joined(*(evaluate(part).tensors for part in in_two(case, place)))
+            both = join(*(evaluate(part).tensors for part in in_two(case, place)))
             for key in (key for key in case.recorded if key.startswith("out/")):
                 assert relative_error(both[key], case.recorded[key]) < 1e-12, (each.name, key)
     for each in found[2:7:2]:

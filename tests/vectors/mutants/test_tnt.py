@@ -12,7 +12,7 @@ from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.norms import FORMATS
-from atlas_ref.oracle.sweep.split import in_two, joined, places
+from atlas_ref.oracle.sweep.split import in_two, join, places
 from atlas_ref.vectors.inputs.draw import drawn, exact
 from atlas_ref.vectors.inputs.tnt_targets import TNT
 from atlas_ref.vectors.mutants import mutants, own, score
@@ -192,6 +192,6 @@ def test_a_call_may_be_cut_at_any_token(target) -> None:
         found = places(case)
         assert len(found) == 3
         for place in found:
-            both = joined(*(evaluate(part).tensors for part in in_two(case, place)))
+            both = join(*(evaluate(part).tensors for part in in_two(case, place)))
             for name, value in whole.items():
                 assert relative_error(both[name], value) < 1e-12, (topic.name, place, name)

@@ -9,9 +9,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.family.mistakes.boundaries import SIZES, named
+from atlas_ref.oracle.family.mistakes.boundaries import SIZES, words_by_name
 from atlas_ref.oracle.judge.arrays import relative_error
-from atlas_ref.oracle.sweep.split import in_two, joined, places
+from atlas_ref.oracle.sweep.split import in_two, join, places
 from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.axes.deep import DEEP_AXES
 from atlas_ref.vectors.inputs.axes.formulas import FORMULAS
@@ -145,7 +145,7 @@ def test_every_mistake_at_a_boundary_is_killed_in_every_format(long_set) -> None
         possible = {each.name for _, case in own for each in selected(case)}
         for dtype in FORMATS:
             killed = {name for each, _ in own for name in each.kills[dtype]}
-            assert killed == possible <= set(named()), (target, dtype)
+            assert killed == possible <= set(words_by_name()), (target, dtype)
     entries = {entry.name: entry for entry in plan.load("v2").vectors}
     assert entries.keys() >= long_set.keys()
     assert all(dict(entries[each.name].kills) == each.kills for each, _ in long_set.values())
@@ -158,7 +158,7 @@ def test_what_the_manifest_says_is_so(long_set) -> None:
         assert [(form.form, form.chunk) for form in each.forms] == forms(case), each.name
         assert each.splits == places(case), each.name
         for place in each.splits[1:2]:
-            both = joined(*(evaluate(part).tensors for part in in_two(case, place)))
+            both = join(*(evaluate(part).tensors for part in in_two(case, place)))
             for name in ("out/y", "out/M"):
                 assert relative_error(both[name], case.recorded[name]) < 1e-12, (each.name, name)
 
@@ -190,7 +190,7 @@ def test_deep_memories_are_small_and_may_be_cut_where_the_manifest_says(deep_set
         assert each.forms == []
         for place in each.splits:
             head, tail = in_two(case, place)
-            both = joined(evaluate(head).tensors, evaluate(tail).tensors)
+            both = join(evaluate(head).tensors, evaluate(tail).tensors)
             for key in (key for key in case.recorded if key.startswith(("out/y", "out/state/w"))):
                 assert relative_error(both[key], case.recorded[key]) < 1e-12, (name, place, key)
             cut += 1

@@ -10,11 +10,11 @@ import jsonschema
 import pytest
 
 import atlas_ref
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.arrays import relative_error
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
-from atlas_ref.oracle.sweep.split import in_two, joined, places
+from atlas_ref.oracle.sweep.split import in_two, join, places
 from atlas_ref.vectors.inputs.draw import exact
 from atlas_ref.vectors.inputs.properties import PROPERTIES, forms, properties
 from atlas_ref.vectors.inputs.targets import TARGETS
@@ -213,7 +213,7 @@ def test_forms_and_splits_give_the_same_results(listed, cases) -> None:
             seen.add(form.form)
         for place in each.splits[:1]:
             head, tail = in_two(case, place)
-            both = joined(evaluate(head).tensors, evaluate(tail).tensors)
+            both = join(evaluate(head).tensors, evaluate(tail).tensors)
             _same(
                 {
                     name: value
@@ -265,7 +265,7 @@ def test_legal_variants_of_another_program_pass(listed, cases, dtype) -> None:
         if known:
             continue
         tried += 1
-        case, grad = rounded(case, dtype), "in/y_bar" in case.inputs
+        case, grad = round_inputs(case, dtype), "in/y_bar" in case.inputs
         want = {
             name: value
             for name, value in evaluate(case, grad=grad).tensors.items()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.dplr.chunks.tokens import Call
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.types import Array
 from tape import ops
 
@@ -75,7 +75,7 @@ class Writes(NamedTuple):
     bare_keys: Array
     bare_erased: Array
 
-    def undecayed(self) -> Writes:
+    def without_decay(self) -> Writes:
         """The writes without the gates behind them."""
         return self._replace(keys=self.bare_keys, erased=self.bare_erased)
 
@@ -101,7 +101,7 @@ def run(call: Call, size: int, wrong: str = "") -> tuple[Array, Array]:
             if behind and wrong == "gates of the next head" and call.gate is not None:
                 of_chunk = call._replace(gate=_next_head(call.gate))
             if first > begin and wrong == "memory between chunks in bfloat16":
-                start = rounded(start, "bfloat16")
+                start = round_to(start, "bfloat16")
             if wrong == "tail dropped" and last - first < size:
                 reads.append(ops.zeros_like(call.v, shape=_shape(call, last - first)))
                 continue
@@ -143,12 +143,12 @@ def _chunk(call: Call, tokens: range, M: Array, size: int, wrong: str) -> tuple[
         if wrong == "own write not read":
             kept = Writes(*(x[..., : earlier.keys.shape[-2], :] for x in writes))
         if call.bonus is not None and call.active[t]:
-            y = _asked(M, before, earlier, call.q[..., t, :], call, quotient, wrong)
+            y = _answer(M, before, earlier, call.q[..., t, :], call, quotient, wrong)
             k, v = call.k[..., t, :], call.v[..., t, :]
             weight = ops.sum(call.bonus * k * call.q[..., t, :], axis=-1, keepdims=True)
             y = y + v * weight * call.scale
         else:
-            y = _asked(M, seen, kept, call.q[..., t, :], call, quotient, wrong)
+            y = _answer(M, seen, kept, call.q[..., t, :], call, quotient, wrong)
         reads.append(y)
     if wrong == "gates copied onto padding" and call.gate is not None:
         for _ in range(size - len(tokens)):
@@ -166,12 +166,12 @@ def _step(
     k, v = call.k[..., r, :], call.v[..., r, :]
     after = c if gate is None else c * gate
     if wrong == "cumulated gates in bfloat16":
-        after = rounded(after, "bfloat16")
+        after = round_to(after, "bfloat16")
     quotient = wrong == DIVISION
     erased, found = ops.zeros_like(k), ops.zeros_like(v)
     if call.erase_read is not None:
         asked, erased = call.erase_read[..., r, :], call.erase_write[..., r, :]
-        found = _found(call, gate, c, writes, M, asked, wrong)
+        found = _find(call, gate, c, writes, M, asked, wrong)
         if wrong == "own write erased":
             found = found + v * ops.sum(k * asked, axis=-1, keepdims=True)
     if gate is not None and not quotient:
@@ -186,12 +186,12 @@ def _step(
     )
 
 
-def _found(
+def _find(
     call: Call, gate: Array, c: Array, writes: Writes, M: Array, asked: Array, wrong: str
 ) -> Array:
     """What an erase finds: of the chunk's first memory, and of its writes so far."""
     bare = wrong == "erases of writes undecayed"
-    writes = writes.undecayed() if bare else writes
+    writes = writes.without_decay() if bare else writes
     other = wrong == "first memory erased in the other order"
     decayed = asked if gate is None or not call.gate_first else asked * gate
     of_first = asked if gate is None or call.gate_first == other else asked * gate
@@ -200,27 +200,27 @@ def _found(
         parts.append(_product(M, c * of_first))
     if wrong != "writes of the chunk not erased":
         x = decayed * c if wrong == DIVISION else asked if bare else decayed
-        parts.append(_weighed(writes.values, writes.keys, x))
+        parts.append(_weigh(writes.values, writes.keys, x))
         if wrong != "inverse of first order":
-            parts.append(-_weighed(writes.found, writes.erased, x))
+            parts.append(-_weigh(writes.found, writes.erased, x))
     return sum(parts[1:], parts[0]) if parts else ops.zeros_like(call.v[..., 0, :])
 
 
-def _asked(
+def _answer(
     M: Array, c: Array, writes: Writes, q: Array, call: Call, quotient: bool, wrong: str
 ) -> Array:
     """A read of the chunk's first memory and of its writes."""
-    writes = writes.undecayed() if wrong == "reads of writes undecayed" else writes
+    writes = writes.without_decay() if wrong == "reads of writes undecayed" else writes
     first = _product(M, c * q)
     x = q * c if quotient else q
-    rest = _weighed(writes.values, writes.keys, x) - _weighed(writes.found, writes.erased, x)
+    rest = _weigh(writes.values, writes.keys, x) - _weigh(writes.found, writes.erased, x)
     scale = 1.0 if wrong == "first memory scaled once" else call.scale
     return first * scale + rest * call.scale
 
 
 def _last(M: Array, c: Array, writes: Writes, quotient: bool, wrong: str) -> Array:
     """The last memory of a chunk, from its first and its writes."""
-    writes = writes.undecayed() if wrong == "writes undecayed" else writes
+    writes = writes.without_decay() if wrong == "writes undecayed" else writes
     ahead = (writes.keys, writes.erased)
     keys, erased = (ops.expand_dims(c, -2) * x if quotient else x for x in ahead)
     added = ops.swapaxes(writes.values, -1, -2) @ keys
@@ -241,7 +241,7 @@ def _product(M: Array, x: Array) -> Array:
     return (M @ ops.expand_dims(x, -1))[..., 0]
 
 
-def _weighed(values: Array, keys: Array, x: Array) -> Array:
+def _weigh(values: Array, keys: Array, x: Array) -> Array:
     """sum_i values_i (keys_i . x)."""
     scores = keys @ ops.expand_dims(x, -1)
     return (ops.swapaxes(values, -1, -2) @ scores)[..., 0]

@@ -46,10 +46,10 @@ class Call(NamedTuple):
         return None if self.gate is None else self.gate[..., t, :]
 
 
-def assembled(inputs: Mapping[str, Array], header: Any) -> Call:
+def assemble(inputs: Mapping[str, Array], header: Any) -> Call:
     """The call of a case from its inputs, arrays or tape variables."""
-    own = parameters.parsed(header)
-    return of_settings(own, formulas.applied(own, inputs))
+    own = parameters.parse(header)
+    return of_settings(own, formulas.apply(own, inputs))
 
 
 def of_settings(own: Any, inputs: Mapping[str, Array]) -> Call:
@@ -71,7 +71,7 @@ def of_settings(own: Any, inputs: Mapping[str, Array]) -> Call:
     if gate is not None and len(gate.shape) < len(v.shape):
         gate = ops.broadcast_to(ops.expand_dims(gate, -1), q.shape)
     shape = (*v.shape[:-2], v.shape[-1], k.shape[-1])
-    M0 = turned(x["in/M0"], own) if "in/M0" in x else ops.zeros_like(v, shape=shape)
+    M0 = turn(x["in/M0"], own) if "in/M0" in x else ops.zeros_like(v, shape=shape)
     return Call(
         k,
         fields["v"],
@@ -89,12 +89,12 @@ def of_settings(own: Any, inputs: Mapping[str, Array]) -> Call:
     )
 
 
-def laid(M: Array, header: Any) -> Array:
+def lay_out(M: Array, header: Any) -> Array:
     """A memory from the layout of the case to that of the rule, or back."""
-    return turned(M, parameters.parsed(header))
+    return turn(M, parameters.parse(header))
 
 
-def turned(M: Array, own: Any) -> Array:
+def turn(M: Array, own: Any) -> Array:
     """The same by settings."""
     return M if own.state_layout == "(d_out, d_in)" else ops.swapaxes(M, -1, -2)
 

@@ -51,7 +51,7 @@ def _in_force(params: Parameters, name: str) -> Any:
 def _parameters(context: DplrContext) -> Iterator[dict[str, Any]]:
     """One parameter with another value, where it can matter."""
     yield from of_formulas.settings(context)
-    if context.erases and context.gated:
+    if context.erases and context.has_gates:
         yield from ({"decay": value} for value in get_args(Order))
     scaled = context.settings.of.second != "z"  # the length of a query cancels in a normalised read
     yield from ({"query_scale": value} for value in (1, "1/sqrt(d_in)") if scaled)
@@ -64,7 +64,7 @@ def _parameters(context: DplrContext) -> Iterator[dict[str, Any]]:
         yield from ({"norm_eps": value} for value in EPS)
     if _masks(context):
         yield from ({"masked_read": value} for value in get_args(MASKED))
-    if context.settings.ordered(context.inputs):
+    if context.settings.has_order(context.inputs):
         yield from ({"group_order": value} for value in get_args(ORDERS))
     if context.square or "in/M0" not in context.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
@@ -97,6 +97,6 @@ def _function(params: Parameters, context: DplrContext) -> tuple[Any, ...]:
     order = params.order if given and gate else None
     eps = (of.floor or params.norm_eps) if "l2" in norms else None
     made = of_formulas.function(params, context)
-    heads = params.group_order if context.settings.ordered(context.inputs) else ""
+    heads = params.group_order if context.settings.has_order(context.inputs) else ""
     events = (heads, params.masked_read if _masks(context) else "")
     return (order, length, norms[1], eps, params.state_layout, gate, erase, of.second, made, events)

@@ -14,40 +14,46 @@ from atlas_ref.oracle.program.reading import Reading
 from tape import ops
 
 
-def held(context: DplrContext) -> Iterator[Reading]:
+def constants(context: DplrContext) -> Iterator[Reading]:
     """Readings in which a part of the backward pass is a constant."""
     if name := context.gate:
-        yield _held("gate", "no gradient went through the gate")
+        yield _constant_reading("gate", "no gradient went through the gate")
         if (
             context.settings.gate_formula is None
             and name == "in/log_retain"
             and np.isfinite(context.inputs[name]).all()
         ):
             words = "the gradient of in/log_retain was that of the gate"
-            yield _held("log", words)
+            yield _constant_reading("log", words)
     if context.erases:
-        yield _held("erase", "no gradient went through what the erase found")
-        yield _held("erase_read", "no gradient went to what the erase read with")
+        yield _constant_reading("erase", "no gradient went through what the erase found")
+        yield _constant_reading("erase_read", "no gradient went to what the erase read with")
     if "l2" in (context.settings.norm("in/q"), context.settings.norm("in/k")):
-        yield _held("norm", "the length in the norm of keys and queries was a constant")
+        yield _constant_reading("norm", "the length in the norm of keys and queries was a constant")
     if context.tokens > 1:
-        yield _held("memory", "no gradient went from a token to the memory before it")
+        yield _constant_reading("memory", "no gradient went from a token to the memory before it")
     if context.settings.of.second == "z":
-        yield _held("normaliser", "no gradient went through what reads are divided by")
+        yield _constant_reading("normaliser", "no gradient went through what reads are divided by")
     if context.settings.of.second == "S" and context.tokens > 1:
-        yield _held("momentum", "no gradient went from a token to the momentum before it")
+        yield _constant_reading(
+            "momentum", "no gradient went from a token to the momentum before it"
+        )
     if context.settings.of.second == "A":
-        yield _held("preconditioner", "no gradient went through what keys are preconditioned by")
+        yield _constant_reading(
+            "preconditioner", "no gradient went through what keys are preconditioned by"
+        )
     if context.settings.groups > 1:
-        yield _held("heads", "keys and queries had the gradient of the first value head of a group")
-    yield from _of_dropped(context)
+        yield _constant_reading(
+            "heads", "keys and queries had the gradient of the first value head of a group"
+        )
+    yield from _drops(context)
 
 
-def _of_dropped(context: DplrContext) -> Iterator[Reading]:
+def _drops(context: DplrContext) -> Iterator[Reading]:
     """Gradients that a tensor does not get, or that do not end where they should."""
     kind = context.settings.of.erase
     names = ("alpha", "beta") if kind == "alpha" else RATES.get(kind, ())
-    yield from of_formulas.held(context)
+    yield from of_formulas.constants(context)
     for name in (*names, "erase_scale", "bonus", "M0"):
         if f"in/{name}" in context.inputs and not (
             name == "beta" and context.settings.beta_formula
@@ -56,12 +62,12 @@ def _of_dropped(context: DplrContext) -> Iterator[Reading]:
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)
     if "in/M_bar" in context.inputs:
-        yield _held("last", "no gradient came from out/M")
+        yield _constant_reading("last", "no gradient came from out/M")
     if "in/reset" in context.inputs:
-        yield _held("reset", "gradients went through a reset to the tokens before it")
+        yield _constant_reading("reset", "gradients went through a reset to the tokens before it")
     if context.settings.scale != 1 and context.settings.of.second != "z":
-        yield _held("scale", "the gradient of in/q lacked the scale")
+        yield _constant_reading("scale", "the gradient of in/q lacked the scale")
 
 
-def _held(part: str, words: str) -> Reading:
+def _constant_reading(part: str, words: str) -> Reading:
     return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])

@@ -17,7 +17,7 @@ from atlas_ref.oracle.dplr.chunks import form
 from atlas_ref.oracle.dplr.chunks import tokens as of_chunks
 from atlas_ref.oracle.dplr.context import GATES, DplrContext
 from atlas_ref.oracle.dplr.masked import LEFT
-from atlas_ref.oracle.norms import rounded
+from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.program.changes import Inputs
 from atlas_ref.oracle.program.reading import Around, Compute, Reading
 from atlas_ref.types import Array
@@ -76,7 +76,7 @@ def _reading(words: str, around: Around) -> Reading:
 # -- parts of a call -------------------------------------------------------------------------------
 
 
-def taken(x: Inputs, rows: list[int]) -> Inputs:
+def take(x: Inputs, rows: list[int]) -> Inputs:
     """The inputs of some tokens, without their resets."""
     axes, tokens, found = tensors.axes_of(x), x["in/q"].shape[-2], {}
     for name, value in x.items():
@@ -100,7 +100,7 @@ def first_states(x: Inputs) -> Inputs:
     return {name: x[name] for name in LEFT.values() if name in x}
 
 
-def left(results: Inputs) -> Inputs:
+def handover(results: Inputs) -> Inputs:
     """The states that a call hands over, as inputs of the next one."""
     return {LEFT[name]: value for name, value in results.items() if name in LEFT}
 
@@ -120,18 +120,18 @@ def _parts(size: int, enter: Enter) -> Around:
             states = first
             for start in range(begin, end, size):
                 if start > begin:
-                    states = enter(left(found), first)
+                    states = enter(handover(found), first)
                 rows = list(range(start, min(start + size, end)))
-                found = compute(_entering(taken(x, rows), states))
+                found = compute(_entering(take(x, rows), states))
                 reads.append(found["out/y"])
         if enter is _narrow:  # it is handed over as it is stored
-            found = {**found, **{n: rounded(found[n], "bfloat16") for n in LEFT if n in found}}
+            found = {**found, **{n: round_to(found[n], "bfloat16") for n in LEFT if n in found}}
         return {**found, "out/y": ops.concatenate(reads, axis=-2)}
 
     return around
 
 
-def stopped(size: int) -> Around:
+def stop(size: int) -> Around:
     """A program in which no gradient goes from a part to the states before it."""
     return _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
 
@@ -145,7 +145,7 @@ def _again(states: Inputs, first: Inputs) -> Inputs:
 
 
 def _narrow(states: Inputs, first: Inputs) -> Inputs:
-    return {name: rounded(x, "bfloat16") for name, x in states.items()}
+    return {name: round_to(x, "bfloat16") for name, x in states.items()}
 
 
 def _without(second: str) -> Enter:
@@ -161,7 +161,7 @@ def _history(size: int, behind: int) -> Around:
             for start in range(begin, end, size):
                 since, until = max(begin, start - behind), min(start + size, end)
                 states = first if since == begin else {}
-                found = compute(_entering(taken(x, list(range(since, until))), states))
+                found = compute(_entering(take(x, list(range(since, until))), states))
                 reads.append(found["out/y"][..., start - since :, :])
         return {**found, "out/y": ops.concatenate(reads, axis=-2)}
 
@@ -175,7 +175,7 @@ def _through(name: str) -> Around:
         reads, first, found = [], first_states(x), dict[str, Array]()
         for begin, end in sequences(x):
             kept = {LEFT[name]: found[name]} if begin else {}
-            part = taken(x, list(range(begin, end)))
+            part = take(x, list(range(begin, end)))
             found = compute(_entering(part, {**first, **kept}))
             reads.append(found["out/y"])
         return {**found, "out/y": ops.concatenate(reads, axis=-2)}
@@ -201,7 +201,7 @@ def _early(behind: int, compute: Compute, context: DplrContext, x: Inputs) -> In
     found = compute(x)
     if behind == context.tokens:
         return {**found, "out/M": x["in/M0"]}
-    before = compute(taken(x, list(range(context.tokens - behind))))
+    before = compute(take(x, list(range(context.tokens - behind))))
     return {**found, **{name: before[name] for name in LEFT if name in before}}
 
 
@@ -222,15 +222,15 @@ def _of_padding(context: DplrContext) -> Iterator[Reading]:
                 said = f"a last chunk of {size} was filled up with {words}"
                 if gate == "copy" and not context.gate:
                     continue
-                yield _reading(said, partial(_padded, size - short, gate, writes))
+                yield _reading(said, partial(_pad, size - short, gate, writes))
 
 
-def _padded(
+def _pad(
     count: int, gate: str, writes: bool, compute: Compute, context: DplrContext, x: Inputs
 ) -> Inputs:
     """A program that takes in rows behind the last token."""
     begin, end = sequences(x)[-1]
-    found, part = compute(x), taken(x, [*range(begin, end), *[end - 1] * count])
+    found, part = compute(x), take(x, [*range(begin, end), *[end - 1] * count])
     of = (np.arange(end - begin + count) < end - begin).astype(x["in/v"].dtype)
     if gate == "one" and context.gate:
         rows = of if context.gate in GATES and not context.by_channel else of[:, None]
@@ -254,7 +254,7 @@ def _decayed_from(size: int) -> Around:
             since = begin // size * size
             if since < begin:
                 first["in/M0"] = first["in/M0"] * _gates(context, x, since, begin)
-            found = compute(_entering(taken(x, list(range(begin, end))), first))
+            found = compute(_entering(take(x, list(range(begin, end))), first))
             reads.append(found["out/y"])
         return {**found, "out/y": ops.concatenate(reads, axis=-2)}
 
@@ -305,6 +305,6 @@ def _of_form(size: int, wrong: str) -> Around:
     def around(compute: Compute, context: DplrContext, inputs: Inputs) -> Inputs:
         call = of_chunks.of_settings(context.settings, inputs)
         y, M = form.run(call, size, wrong)
-        return {"out/y": y, "out/M": of_chunks.turned(M, context.settings)}
+        return {"out/y": y, "out/M": of_chunks.turn(M, context.settings)}
 
     return around

@@ -19,7 +19,7 @@ from tape import ops
 def habits(context: DplrContext) -> list[Reading]:
     """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
     graded = "in/y_bar" in context.inputs or "in/M_bar" in context.inputs
-    return [*habits_of_values(context), *(backward.held(context) if graded else [])]
+    return [*habits_of_values(context), *(backward.constants(context) if graded else [])]
 
 
 def habits_of_values(context: DplrContext) -> list[Reading]:
@@ -28,7 +28,7 @@ def habits_of_values(context: DplrContext) -> list[Reading]:
         *_of_gate(context),
         *_of_erase(context),
         *_of_rates(context),
-        *_of_read(context),
+        *_other_reads(context),
         *_of_heads(context),
         *_of_norm(context),
         *_of_normaliser(context),
@@ -48,7 +48,7 @@ def _mistake(name: str, words: str, inputs: changes.Change | None = None, of: st
 
 def _of_gate(context: DplrContext) -> Iterator[Reading]:
     """A gate at another place, of another axis, token or scale."""
-    if context.gated:
+    if context.has_gates:
         yield _mistake("gate after write", "the gate came after the write")
         if context.erases and context.settings.of.second != "S":
             words = "the gate came between the erase and the write"
@@ -154,10 +154,10 @@ def _of_rates_per_value(context: DplrContext) -> Iterator[Reading]:
             yield _mistake("beta on keys", words)
 
 
-def _of_read(context: DplrContext) -> Iterator[Reading]:
+def _other_reads(context: DplrContext) -> Iterator[Reading]:
     """A read of another memory, or of another scale."""
     yield _mistake("read before", "queries read the memory before their token")
-    if context.gated:
+    if context.has_gates:
         words = "queries read the decayed memory before its write"
         yield _mistake("read decayed", words)
     if context.settings.steps > 1:
@@ -182,7 +182,7 @@ def _of_read(context: DplrContext) -> Iterator[Reading]:
         yield _mistake("bonus of 1", f"{name} was 1", changes.changed(name, changes.ones))
         words = "the bonus was added to a read after the write"
         yield _mistake("bonus late", words)
-        if context.gated:
+        if context.has_gates:
             words = "the bonus was added to a read of the decayed memory"
             yield _mistake("bonus decayed", words)
 

@@ -40,14 +40,14 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
 
 
 def _narrow(names: tuple[str, ...], width: int) -> changes.Change:
-    def changed(inputs: dict[str, Array]) -> dict[str, Array]:
+    def change(inputs: dict[str, Array]) -> dict[str, Array]:
         found = dict(inputs)
         for name in names:
             kept = (np.arange(found[name].shape[-1]) < width).astype(found[name].dtype)
             found[name] = kept * found[name]
         return found
 
-    return changed
+    return change
 
 
 def _of_formula(context: DplrContext) -> Iterator[Reading]:
@@ -94,10 +94,10 @@ def _flat(x: Array) -> Array:
 
 
 def _turn(axis: int, by: int | None) -> changes.Turn:
-    def turned(x: Array) -> Array:
+    def turn(x: Array) -> Array:
         count = x.shape[axis]
         order = np.zeros(count, int) if by is None else (np.arange(count) - by) % count
         behind = (slice(None),) * (-axis - 1)
         return ops.index(x, (..., order, *behind))
 
-    return turned
+    return turn

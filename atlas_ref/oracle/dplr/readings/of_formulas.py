@@ -89,7 +89,7 @@ def _mistake(name: str, words: str) -> Reading:
     return Reading(name, words, ops=wraps.FORMULAS[name])
 
 
-def held(context: DplrContext) -> Iterator[Reading]:
+def constants(context: DplrContext) -> Iterator[Reading]:
     """Gradients that tensors of a formula do not get."""
     for name in context.raw:
         bare = name.removeprefix("in/")

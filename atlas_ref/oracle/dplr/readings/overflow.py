@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.dplr.program import stated
+from atlas_ref.oracle.dplr.program import program_and_parameters
 from atlas_ref.oracle.dplr.readings.calls import SIZES, sequences
 from atlas_ref.oracle.program.derive.readings import seen
 from atlas_ref.types import Array
@@ -36,7 +36,7 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
         results: under test, some of which are not finite.
         ours: the same results.
     """
-    context = seen(stated, case)
+    context = seen(program_and_parameters, case)
     name = _not_finite(results)
     if not name or not context.gate or np.asarray(results[name]).ndim < 2:
         return ""
@@ -50,7 +50,7 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
     of = EARLIER if name.startswith("grad/") else LATER
     for size in SIZES:
         for power, value in POWERS.items():
-            found = _predicted(logs, value, size, LARGEST[dtype], of, sequences(case.inputs))
+            found = _predict(logs, value, size, LARGEST[dtype], of, sequences(case.inputs))
             if found.any() and np.array_equal(found, _by_chunk(bad, size, case.inputs)):
                 where = "gradients are" if name.startswith("grad/") else "results are"
                 return (
@@ -94,7 +94,7 @@ def _by_chunk(bad: Array, size: int, inputs: Any) -> Array:
     return np.stack([bad[..., a:b].any(axis=-1) for a, b, _ in _chunks(inputs, size)], axis=-1)
 
 
-def _predicted(
+def _predict(
     logs: Array, power: Any, size: int, largest: float, of: str, spans: list[tuple[int, int]]
 ) -> Array:
     """Chunks of every head that are not finite: those that overflow, and what they lead to."""

@@ -39,7 +39,7 @@ def _behind(n: int) -> list[int]:
     return [(i + 1) % n for i in range(n)]
 
 
-def _reversed(n: int) -> list[int]:
+def _reverse(n: int) -> list[int]:
     return list(range(n))[::-1]
 
 
@@ -48,7 +48,7 @@ ORDERS = {
     "the first {} for all": _first,
     "the {} before": _before,
     "the {} behind": _behind,
-    "the {} counted from the last": _reversed,
+    "the {} counted from the last": _reverse,
 }
 
 
@@ -84,12 +84,12 @@ def _of_axis(context: DplrContext, name: str, axis: int, word: str) -> Iterator[
             since = f" from token {start} on" if start else ""
             said = f"{name}{since} was that of {words.format(word)}"
             change = partial(
-                moved, axis=axis, places=places, start=rows, along=_leading(context, name)
+                move, axis=axis, places=places, start=rows, along=_leading(context, name)
             )
             yield Reading(said, said, inputs=changes.changed(name, change))
 
 
-def moved(x: Array, *, axis: int, places: list[int], start: int, along: int) -> Array:
+def move(x: Array, *, axis: int, places: list[int], start: int, along: int) -> Array:
     """A tensor with other rows of an axis, from a place of the axis of tokens on."""
     other = ops.index(x, (*(slice(None),) * axis, np.asarray(places)))
     if not start:

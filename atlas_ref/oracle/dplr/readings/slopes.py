@@ -31,8 +31,10 @@ FACTORS = {"doubled": 2.0, "halved": 0.5, "of the other sign": -1.0}
 def mistakes(context: DplrContext) -> Iterator[Reading]:
     """What is wrong with gradients alone, those of parts of the rule first (IDENT-18)."""
     if context.settings.of.erase == "error":
-        yield _held("rate of erase", "the gradient of in/beta lacked what the erase took away")
-        yield _held("rate of write", "the gradient of in/beta lacked what was written")
+        yield _constant_reading(
+            "rate of erase", "the gradient of in/beta lacked what the erase took away"
+        )
+        yield _constant_reading("rate of write", "the gradient of in/beta lacked what was written")
     words = "no gradient went to the key along which a pair is written"
     key = "key of momentum" if context.settings.of.second == "S" else "key of write"
     yield Reading("key of write held", words, grad=True, ops=wraps.SLOPES[key])
@@ -48,15 +50,17 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
     yield from _of_other_forward(context)
 
 
-def _held(part: str, words: str) -> Reading:
+def _constant_reading(part: str, words: str) -> Reading:
     return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])
 
 
 def _slope(words: str, name: str, change: changes.Turn) -> Reading:
-    return Reading(words, words, grad=True, inputs=changes.changed(name, partial(sloped, change)))
+    return Reading(
+        words, words, grad=True, inputs=changes.changed(name, partial(with_slope, change))
+    )
 
 
-def sloped(change: changes.Turn, x: Array) -> Array:
+def with_slope(change: changes.Turn, x: Array) -> Array:
     """A tensor as it is, whose gradient goes through the transpose of a linear change."""
     other = change(x)
     return ops.stop_gradient(x) + (other - ops.stop_gradient(other))
@@ -113,7 +117,7 @@ def _has_rows(context: DplrContext, name: str, lead: int, *, states: bool) -> bo
 def _each(
     names: list[str], change: Callable[..., Array], inputs: dict[str, Array]
 ) -> dict[str, Array]:
-    return {**inputs, **{n: sloped(partial(change, name=n), inputs[n]) for n in names}}
+    return {**inputs, **{n: with_slope(partial(change, name=n), inputs[n]) for n in names}}
 
 
 def past_first(x: Array, *, name: str, axis: int, kind: str, lead: int) -> Array:
@@ -138,7 +142,7 @@ def _of_chunks(context: DplrContext) -> Iterator[Reading]:
     for size in (4, 8, *calls.SIZES):
         if size < context.tokens:
             words = f"gradients of states stopped every {size} tokens"
-            yield Reading(words, words, grad=True, around=calls.stopped(size))
+            yield Reading(words, words, grad=True, around=calls.stop(size))
 
 
 def _of_other_forward(context: DplrContext) -> Iterator[Reading]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr.context import decayed, erased, found_in, of_rows, plus
+from atlas_ref.oracle.dplr.context import decay, erase_row, found_in, of_rows, plus
 from atlas_ref.oracle.dplr.keys import BARE, of_heads
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.plain_formulas import as_printed_in_float32
@@ -36,10 +36,10 @@ def absent(op: Op, *arguments: Any) -> Array:
     return None
 
 
-def _decayed(op: Op, M: Array) -> Array:
+def _decay(op: Op, M: Array) -> Array:
     """A memory under the gate of the token."""
     gate = op.values.get("gate")
-    return M if gate is None else decayed(M, gate)
+    return M if gate is None else decay(M, gate)
 
 
 # -- the gate and the erase at other places ----------------------------------------------------------
@@ -48,7 +48,7 @@ def _decayed(op: Op, M: Array) -> Array:
 def _late(op: Op, M: Array) -> Array:
     """A memory after the decay of the first step of its token, which comes late."""
     gate = None if op.step else op.values.get("gate")
-    return M if gate is None else op.other("decayed", decayed, M, gate)
+    return M if gate is None else op.other("decayed", decay, M, gate)
 
 
 def _decayed_late(op: Op, *arguments: Any) -> Array:
@@ -58,7 +58,7 @@ def _decayed_late(op: Op, *arguments: Any) -> Array:
 
 def _decayed_between(op: Op, M: Array, *erase: Array) -> Array:
     *vectors, v, k = _apart(op, "found", *erase)
-    late = _late(op, erased(op.context, M, *vectors))
+    late = _late(op, erase_row(op.context, M, *vectors))
     return op.by(lambda *_: plus(op.context, late, v, k), M, *vectors, v, k)
 
 
@@ -66,7 +66,7 @@ def _erased_late(op: Op, M: Array, *erase: Array) -> Array:
     read, *vectors, v, k = _apart(op, "erase_read", *erase)
     M = plus(op.context, M, v, k)
     found = op.other("found", partial(found_in, op.context), M, read)
-    return op.by(lambda *_: erased(op.context, M, found, *vectors), M, found, *vectors, v, k)
+    return op.by(lambda *_: erase_row(op.context, M, found, *vectors), M, found, *vectors, v, k)
 
 
 def _apart(
@@ -83,7 +83,7 @@ def _apart(
 def _on_keys(op: Op, M: Array, *rest: Array) -> Array:
     """Step sizes of values on key channels."""
     v, k, rate = op.entry("in/v"), rest[-1], of_rows(op.entry("in/beta"), rest[-1])
-    M_erased = erased(op.context, M, op.values["found"], rate * op.entry(WRITTEN), None)
+    M_erased = erase_row(op.context, M, op.values["found"], rate * op.entry(WRITTEN), None)
     return op.by(lambda *_: plus(op.context, M_erased, v, rate * k), M, *rest)
 
 
@@ -124,8 +124,8 @@ VALUES: dict[str, Ops] = {
     "gate after erase": {
         "decayed": lambda op, M, gate: M, "change": absent, "M": _decayed_between
     },
-    "gate at steps": {"later": lambda op, M: op(_decayed(op, M))},
-    "gate when silent": {"rest/M": lambda op, M: op(_decayed(op, M))},
+    "gate at steps": {"later": lambda op, M: op(_decay(op, M))},
+    "gate when silent": {"rest/M": lambda op, M: op(_decay(op, M))},
     "gate on rows": {"decayed": by(lambda M, gate: gate[..., :, None] * M)},
     "no erase": _NOTHING,
     "no erase of change": {**_NOTHING, "change": by(lambda _, v, rate: of_rows(rate, v) * v)},
@@ -165,7 +165,7 @@ VALUES: dict[str, Ops] = {
         "y": lambda op, M, *rest: _read(op, op.before["M"], *rest),
         "normaliser": lambda op, z, *rest: op(op.before["z"], *rest),
     },
-    "read decayed": {"y": lambda op, M, *rest: _read(op, _decayed(op, op.before["M"]), *rest)},
+    "read decayed": {"y": lambda op, M, *rest: _read(op, _decay(op, op.before["M"]), *rest)},
     "read of first step": {
         "y": lambda op, M, *rest: op(
             op.values[op.context.named("M", 0)], *rest
@@ -182,7 +182,7 @@ VALUES: dict[str, Ops] = {
     "bonus late": {"y": lambda op, M, *rest: op(op.values["M"], *rest)},
     "bonus decayed": {
         "y": lambda op, M, q, divisor, bonus, *rest: op(
-            M if bonus is None else _decayed(op, M), q, divisor, bonus, *rest
+            M if bonus is None else _decay(op, M), q, divisor, bonus, *rest
         )
     },
     "not divided": {"y": lambda op, M, q, divisor, *rest: op(M, q, None, *rest)},

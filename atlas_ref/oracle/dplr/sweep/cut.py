@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, tensors
-from atlas_ref.oracle.dplr.parameters import Parameters, parsed
+from atlas_ref.oracle.dplr.parameters import Parameters, parse
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, header_of, smaller, without
 
 #: Members that a case may come to, the smallest first; None for the rule itself.
@@ -63,7 +63,7 @@ def tokens(case: Case) -> Iterator[Candidate]:
 
 def settings(case: Case) -> Iterator[Candidate | None]:
     """A plainer member, one step and one group, parameters at their defaults, plainer gates."""
-    header, own = case.header.plain(), parsed(case.header)
+    header, own = case.header.plain(), parse(case.header)
     given = header.get("parameters", {})
     if "note" in header:
         yield Candidate(without(header, "note"), dict(case.inputs))
@@ -91,7 +91,7 @@ def settings(case: Case) -> Iterator[Candidate | None]:
             rate = case.inputs[name]
             if rate.ndim == case.inputs["in/v"].ndim:
                 yield Candidate(header, {**case.inputs, name: rate[..., 0]})
-    yield from _given(case, own, given)
+    yield from _give(case, own, given)
     raw = case.inputs.get("in/gate_input")
     if raw is not None and raw.ndim == case.inputs["in/v"].ndim:
         yield Candidate(header, formulas.of_tokens(case.inputs))
@@ -111,12 +111,12 @@ def optional(case: Case) -> Iterator[Candidate]:
 
 def heads(case: Case) -> Iterator[Candidate]:
     """One row of a batch, one key head with its value heads; no such axis where there is one."""
-    axes = _axes(parsed(case.header), case.inputs)
+    axes = _axes(parse(case.header), case.inputs)
     lead = axes["in/v"][:-2]
     for label in (*lead[:-1], "H") if lead else ():
         for keep in fewer(_size(case, label)):
             yield _cut(case, {label: keep})
-    if lead and len(case.inputs["in/v"]) == 1 and parsed(case.header).query_groups == 1:
+    if lead and len(case.inputs["in/v"]) == 1 and parse(case.header).query_groups == 1:
         first = {"V", "H"} if lead[0] == "V" else {lead[0]}
         found = {
             name: x[0] if first & set(axes[name][:1]) else x for name, x in case.inputs.items()
@@ -154,14 +154,14 @@ def _members(case: Case, own: Parameters, given: Mapping[str, Any]) -> Iterator[
             yield Candidate(_with(case, changed), kept)
 
 
-def _given(case: Case, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate]:
+def _give(case: Case, own: Parameters, given: Mapping[str, Any]) -> Iterator[Candidate]:
     """The case with its gates, or its step sizes, as their formula makes them."""
     for key, made in formulas.MADE.items():
         if key not in given:
             continue
         alone = own.replaced(**(dict.fromkeys(formulas.MADE) | {key: given[key]}))
         wide = {n: x.astype(float) for n, x in case.inputs.items() if n in (*made.raw, "in/v")}
-        value, kind = formulas.applied(alone, wide)[made.name], case.inputs[made.raw[0]].dtype
+        value, kind = formulas.apply(alone, wide)[made.name], case.inputs[made.raw[0]].dtype
         left = without(case.inputs, *made.raw)
         settings = _with(case, without(given, key, *made.settings))
         yield Candidate(settings, {**left, made.name: value.astype(kind)})
@@ -176,7 +176,7 @@ def _with(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
 def _without(case: Case, *names: str) -> Candidate:
     """The case with parameters at their defaults, its memories in the layout of then."""
     fields = _with(case, without(case.header.plain().get("parameters", {}), *names))
-    turned = parsed(header_of(case, fields)).state_layout != parsed(case.header).state_layout
+    turned = parse(header_of(case, fields)).state_layout != parse(case.header).state_layout
     found = {
         name: x.swapaxes(-1, -2) if turned and name in MEMORIES else x
         for name, x in case.inputs.items()
@@ -186,7 +186,7 @@ def _without(case: Case, *names: str) -> Candidate:
 
 def _cut(case: Case, places: dict[str, Sequence[int]], **changed: int) -> Candidate:
     """The case with some places of named axes alone; what follows an axis is cut with it."""
-    own = parsed(case.header)
+    own = parse(case.header)
     if "T" in places:
         places = {**places, "R": [t * own.steps + j for t in places["T"] for j in range(own.steps)]}
     if "H" in places:
@@ -213,7 +213,7 @@ def _cut(case: Case, places: dict[str, Sequence[int]], **changed: int) -> Candid
 
 def _size(case: Case, label: str) -> int:
     """Places of a named axis."""
-    axes = _axes(parsed(case.header), case.inputs)
+    axes = _axes(parse(case.header), case.inputs)
     sizes = (x.shape[axes[n].index(label)] for n, x in case.inputs.items() if label in axes[n])
     return int(next(sizes))
 

@@ -11,7 +11,7 @@ from atlas_ref.oracle.dplr import formulas, parameters, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS, POSITIVE, SECOND, Member, of
 from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
 from atlas_ref.oracle.regimes import ordinary, some
-from atlas_ref.oracle.regimes import repeated as repeated_keys
+from atlas_ref.oracle.regimes import repeat_key as repeated_keys
 
 #: Members in the order in which draw 2 was published: their places in the table of members, and rows
 #: that come to it, move no case. Those rows are drawn where they are fixed (SWEEP-16).
@@ -146,7 +146,7 @@ def dress(
     Raises:
         ValueError: a kind that is fixed and that the member does not have.
     """
-    own = parameters.parsed(header)
+    own = parameters.parse(header)
     shapes = tensors.shapes(own, inputs)
     for name in _VECTORS:
         if f"in/{name}" in inputs:
@@ -244,15 +244,15 @@ def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
 
 def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
     """Gates of 1, so that nothing fades."""
-    _set(inputs, lambda shape: np.zeros(shape))
+    _set_powers(inputs, lambda shape: np.zeros(shape))
 
 
 def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
     """Gates down to 2^-13, so that their products leave every float format."""
-    _set(inputs, lambda shape: -draw.integers(2, 14, shape).astype(np.float64))
+    _set_powers(inputs, lambda shape: -draw.integers(2, 14, shape).astype(np.float64))
 
 
-def _set(inputs: Arrays, powers: Any) -> None:
+def _set_powers(inputs: Arrays, powers: Any) -> None:
     """Gates as powers of two, or their logs."""
     if "in/retain" in inputs:
         inputs["in/retain"] = np.exp2(powers(inputs["in/retain"].shape))

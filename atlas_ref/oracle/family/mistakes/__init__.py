@@ -7,7 +7,7 @@ the list is that in which mistakes which are one function of a case are told.
 from __future__ import annotations
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.mistake import Mistake, Seen, seen
+from atlas_ref.oracle.family.mistake import Mistake, Seen, see
 from atlas_ref.oracle.family.mistakes import (
     backward,
     boundaries,
@@ -44,7 +44,7 @@ def mistakes(case: Case) -> list[Mistake]:
     Mistakes of the backward pass are listed where the case has a cotangent.
     """
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
-    at = seen(case)
+    at = see(case)
     listed = [*tensors.mistakes(case), *of_axes(case, at)]
     if at is not None:
         listed += [each for each in (*forward.MISTAKES, *backward.MISTAKES) if each.made_in(at)]
@@ -69,9 +69,9 @@ def of_axes(case: Case, at: Seen | None) -> list[Mistake]:
     return [*maps.mistakes(case), *(each for kind in of_memory for each in kind.mistakes(at))]
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Every mistake in words, by its name."""
     words = {each.name: each.words for each in FIXED} | chunked.MISTAKES
     for kind in (boundaries, *AXES, maps, cuts):
-        words |= kind.named()
+        words |= kind.words_by_name()
     return words

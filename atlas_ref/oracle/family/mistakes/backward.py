@@ -10,7 +10,7 @@ from atlas_ref.types import Array
 from tape import opaque, ops
 
 
-def pulled(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def with_pullback(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """The identity, whose pullback changes the cotangent."""
 
     def plain(x: Array) -> Array:
@@ -19,9 +19,9 @@ def pulled(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return opaque(plain, lambda x: (x, None), lambda _, g: (change(g),))
 
 
-_dropped = pulled(lambda g: 0.0 * g)
-_doubled = pulled(lambda g: 2.0 * g)
-_transposed = pulled(lambda g: g.swapaxes(-1, -2))
+_dropped = with_pullback(lambda g: 0.0 * g)
+_doubled = with_pullback(lambda g: 2.0 * g)
+_transposed = with_pullback(lambda g: g.swapaxes(-1, -2))
 
 
 def _always(at: Seen) -> bool:
@@ -48,8 +48,8 @@ def _has(name: str) -> Callable[[Seen], bool]:
     return lambda at: getattr(at.inputs, name) is not None
 
 
-def _averaged(x: Array) -> Array:
-    return pulled(lambda g: g / 2.0)(x)
+def _average(x: Array) -> Array:
+    return with_pullback(lambda g: g / 2.0)(x)
 
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -142,14 +142,14 @@ MISTAKES: tuple[Mistake, ...] = (
         "the retain gate gets half of what it should",
         _has("retain"),
         True,
-        inputs=_to("retain", _averaged),
+        inputs=_to("retain", _average),
     ),
     Mistake(
         "momentum's gradient halved",
         "the momentum gate gets half of what it should",
         _momentum,
         True,
-        inputs=_to("momentum", _averaged),
+        inputs=_to("momentum", _average),
     ),
     Mistake(
         "weights' gradient dropped",

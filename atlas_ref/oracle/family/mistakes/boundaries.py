@@ -61,7 +61,7 @@ MISTAKES = {
 }
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Every mutant in words, by its name."""
     return {
         _name(name, size): f"{mistake.words}, of {size} tokens"
@@ -159,16 +159,16 @@ def _pieces(case: Case, size: int, mistake: Boundary, dtype: str) -> Iterator[tu
             ends.append(before)
             arriving, lost = ends[-1 - mistake.behind], mistake.lost
         if first in resets:
-            piece = _begun(case, range(first, last), anew=True)
+            piece = _begin(case, range(first, last), anew=True)
         elif arriving is None:
-            piece = _begun(case, range(first, last))
+            piece = _begin(case, range(first, last))
         else:
-            piece = split.resumed(case, arriving, range(first, last), lost=lost)
+            piece = split.resume(case, arriving, range(first, last), lost=lost)
         before = evaluate(piece, dtype=dtype)
         yield piece, before
 
 
-def _begun(case: Case, tokens: range, *, anew: bool = False) -> Case:
+def _begin(case: Case, tokens: range, *, anew: bool = False) -> Case:
     """Tokens with the state of the call; anew, with M0 and S0 alone, as after a reset."""
     piece = split.part(case, tokens)
     if not anew:

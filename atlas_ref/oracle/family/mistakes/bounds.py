@@ -50,7 +50,7 @@ def _of_the_multiplier(u: Array, least: float, greatest: float) -> Array:
     return 1.0 - _right(1.0 - u, least, greatest)
 
 
-def _kept_at_a_bound(u: Array, least: float, greatest: float) -> Array:
+def _keep_within(u: Array, least: float, greatest: float) -> Array:
     """The bounded value, whose derivative is 1 on a bound."""
     below, above = ops.less(u, least), ops.greater(u, greatest)
     return ops.where(below, least, ops.where(above, greatest, u))
@@ -67,7 +67,7 @@ def _kept_at_the_greatest(u: Array, least: float, greatest: float) -> Array:
 
 
 #: Kernels that have a derivative on a bound, where no computed gate is exactly.
-ON_A_BOUND = (_kept_at_a_bound, _kept_at_the_least, _kept_at_the_greatest)
+ON_A_BOUND = (_keep_within, _kept_at_the_least, _kept_at_the_greatest)
 
 
 def _of_those_beyond(u: Array, least: float, greatest: float) -> Array:
@@ -110,7 +110,7 @@ KINDS = (
     Kind(
         "cotangent kept on a bound of {}",
         "a {} on a bound gets its cotangent",
-        _kept_at_a_bound,
+        _keep_within,
         True,
     ),
     Kind(
@@ -152,7 +152,7 @@ AFTER = "bounds in the decay of the residual alone"
 MOMENTUM = "momentum bounded as retain"
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     words = {
         each.name.format(gate): each.words.format(gate)
@@ -171,23 +171,23 @@ def named() -> dict[str, str]:
 def mistakes(at: Seen) -> list[Mistake]:
     """Mistakes of the bounds of a case, each in a kernel that has no others."""
     bounds = _bounds(at)
-    words, listed = named(), []
+    words, listed = words_by_name(), []
     for gate in bounds:
         for kind in KINDS:
             if not _made_in(at, kind, gate):
                 continue
             name = kind.name.format(gate)
             wrongs = dict.fromkeys(bounds, _right) | {gate: kind.wrong}
-            listed.append(_planted(at, name, words[name], wrongs, grad=kind.grad))
+            listed.append(_plant(at, name, words[name], wrongs, grad=kind.grad))
     if len(bounds) == 2:
         retain, step = bounds["retain"], bounds["step size"]
         other = {"retain": step, "step size": retain}
         swapped = {each: _by(limits) for each, limits in other.items()}
-        listed.append(_planted(at, SWAPPED, words[SWAPPED], swapped))
+        listed.append(_plant(at, SWAPPED, words[SWAPPED], swapped))
     right: dict[str, Wrong] = dict.fromkeys(bounds, _right)
     if "retain" in bounds and at.inputs.decay is not None:
         for name, kept in ((IN_THE_ERROR, "decay"), (AFTER, "retain")):
-            listed.append(_planted(at, name, words[name], right, kept=kept))
+            listed.append(_plant(at, name, words[name], right, kept=kept))
     if "retain" in bounds and at.momentum:
         held = bounded(at.inputs.momentum, bounds["retain"])
         if not bool((held == at.inputs.momentum).all()):
@@ -230,7 +230,7 @@ def _made_in(at: Seen, kind: Kind, gate: str) -> bool:
     return kind.wrong is not _of_the_bounded_sigmoid
 
 
-def _planted(
+def _plant(
     at: Seen,
     name: str,
     words: str,

@@ -27,12 +27,12 @@ def _always(at: Seen) -> bool:
 def _by(length: Callable[[Array], Array]) -> Wrong:
     """M, shortened where another length of it is above the ceiling."""
 
-    def shortened(M: Array, ceiling: float) -> Array:
+    def shorten(M: Array, ceiling: float) -> Array:
         size = length(M)
         longer = size > ceiling
         return M * np.where(longer, ceiling / np.where(longer, size, 1.0), 1.0).astype(M.dtype)
 
-    return shortened
+    return shorten
 
 
 def _frobenius(M: Array, axes: Any = (-2, -1)) -> Array:
@@ -46,7 +46,7 @@ def _factor(M: Array, ceiling: float) -> Array:
     return ops.where(longer, ceiling / ops.sqrt(ops.where(longer, square, 1.0)), 1.0)
 
 
-def _stopped(M: Array, ceiling: float) -> Array:
+def _stop(M: Array, ceiling: float) -> Array:
     """The shortened memory, which passes a cotangent only where it is as long as before."""
     plain = ops.stop_gradient(M)
     factor = _factor(plain, ceiling)
@@ -103,7 +103,7 @@ WRITTEN: dict[str, tuple[str, Wrong, bool]] = {
     ),
     "cotangent stopped at the ceiling": (
         "a memory that was shortened passes no cotangent",
-        _stopped,
+        _stop,
         True,
     ),
 }
@@ -128,7 +128,7 @@ PLACES = {
 }
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     return {name: words for name, (words, _, _) in WRITTEN.items()} | PLACES
 
@@ -140,29 +140,29 @@ def mistakes(at: Seen) -> list[Mistake]:
         return []
     off = {"memory_ceiling": "none"}
     listed = [
-        Mistake(name, words, _always, grad, hooks=_written(wrong, ceiling), convention=off)
+        Mistake(name, words, _always, grad, hooks=_write(wrong, ceiling), convention=off)
         for name, (words, wrong, grad) in WRITTEN.items()
     ]
     if at.heads > 1:
         over = _by(lambda M: np.sqrt(np.sum(M * M, keepdims=True)))
-        listed.append(_placed(OVER_HEADS, _written(over, ceiling)))
-    listed.append(_placed(READ, lambda: Hooks(touch={"read": lambda M: held(M, ceiling)})))
+        listed.append(_place(OVER_HEADS, _write(over, ceiling)))
+    listed.append(_place(READ, lambda: Hooks(touch={"read": lambda M: held(M, ceiling)})))
     if at.structure.read == "after":
-        listed.append(_placed(STATE, _read_before(ceiling)))
-    listed.append(_placed(BEFORE, _before(ceiling)))
-    listed.append(_placed(FIRST, _of_first(ceiling)))
-    listed.append(_placed(LAST, _at_last(at.tokens - 1, ceiling))._replace(whole=True))
+        listed.append(_place(STATE, _read_before(ceiling)))
+    listed.append(_place(BEFORE, _before(ceiling)))
+    listed.append(_place(FIRST, _of_first(ceiling)))
+    listed.append(_place(LAST, _at_last(at.tokens - 1, ceiling))._replace(whole=True))
     if at.momentum:
-        listed.append(_placed(MOMENTUM, _of_momentum(ceiling)))
+        listed.append(_place(MOMENTUM, _of_momentum(ceiling)))
     return listed
 
 
-def _placed(name: str, hooks: Callable[[], Hooks]) -> Mistake:
+def _place(name: str, hooks: Callable[[], Hooks]) -> Mistake:
     off = {"memory_ceiling": "none"}
     return Mistake(name, PLACES[name], _always, hooks=hooks, convention=off)
 
 
-def _written(wrong: Wrong, ceiling: float) -> Callable[[], Hooks]:
+def _write(wrong: Wrong, ceiling: float) -> Callable[[], Hooks]:
     def values(op: str, t: int, x: Array) -> Array:
         return wrong(x, ceiling) if op == "M" else x
 
@@ -195,7 +195,7 @@ def _of_first(ceiling: float) -> Callable[[], Hooks]:
     def change(inputs: Inputs) -> Inputs:
         return inputs._replace(M0=held(inputs.M0, ceiling))
 
-    return lambda: Hooks(inputs=change, values=_written(held, ceiling)().values)
+    return lambda: Hooks(inputs=change, values=_write(held, ceiling)().values)
 
 
 def _of_momentum(ceiling: float) -> Callable[[], Hooks]:

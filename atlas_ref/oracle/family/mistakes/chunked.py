@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.family.mistake import Mistake, Results, Seen, seen
+from atlas_ref.oracle.family.mistake import Mistake, Results, Seen, see
 from atlas_ref.oracle.family.state import Inputs, Outputs
 from atlas_ref.oracle.subjects import memory
 
@@ -51,10 +51,10 @@ def mistakes(at: Seen) -> list[Mistake]:
 
 def results(case: Case, arithmetic: str, *, wrong: str | None = None) -> Results:
     """Results of the chunk form in a format of arithmetic, perhaps with a mistake."""
-    at = seen(case, arithmetic)
+    at = see(case, arithmetic)
     assert at is not None
     with np.errstate(all="ignore"):
-        return memory.named(case, run(at.inputs, at.structure.reference, wrong))
+        return memory.name_results(case, run(at.inputs, at.structure.reference, wrong))
 
 
 def made_in(at: Seen, name: str) -> bool:

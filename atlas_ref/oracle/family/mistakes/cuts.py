@@ -27,7 +27,7 @@ LOST: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     return {name: words for name, (_, words) in LOST.items()}
 
@@ -43,7 +43,7 @@ def mistakes(at: Seen) -> list[Mistake]:
             name, words, lambda _: True, program=functools.partial(call.results, lost), whole=True
         )
         for name, (lost, words) in LOST.items()
-        if _needed(at, name) and call.can_lose(lost)
+        if _needs(at, name) and call.can_lose(lost)
     ]
 
 
@@ -60,7 +60,7 @@ class _Call:
 
     def _second(self, lost: tuple[str, ...], arithmetic: str) -> Case:
         rest = range(self.place, self.tokens)
-        return split.resumed(self.case, self.first(arithmetic), rest, lost=lost)
+        return split.resume(self.case, self.first(arithmetic), rest, lost=lost)
 
     def can_lose(self, lost: tuple[str, ...]) -> bool:
         """Whether the first call has such results, and the second can do without them."""
@@ -76,11 +76,11 @@ class _Call:
     def results(self, lost: tuple[str, ...], arithmetic: str) -> Results:
         """Results of both calls, with a state that does not arrive."""
         tail = evaluate(self._second(lost, arithmetic), dtype=arithmetic)
-        found = split.joined(self.first(arithmetic).tensors, tail.tensors)
+        found = split.join(self.first(arithmetic).tensors, tail.tensors)
         return {name: x for name, x in found.items() if name in ("out/y", "out/M", "out/S")}
 
 
-def _needed(at: Seen, name: str) -> bool:
+def _needs(at: Seen, name: str) -> bool:
     """Whether the second call depends on the results that are lost.
 
     momentum_then_window does not look at the window (CONV-16). Under call_start a stored residual

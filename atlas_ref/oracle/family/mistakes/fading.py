@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     grad: bool = False
 
 
-def _clamped(x: Array) -> Array:
+def _clamp(x: Array) -> Array:
     return ops.minimum(1.0 - MARGIN, ops.maximum(MARGIN, x))
 
 
@@ -51,7 +51,7 @@ def _square(g: Array, axes: tuple[int, ...] = (-2, -1)) -> Array:
 def _by_norm(token: Token) -> Array:
     square = _square(token.gradient)
     zero = ops.equal(square, 0.0)
-    return _clamped(token.momentum - ops.sqrt(ops.where(zero, 1.0, square)) * (1.0 - zero))
+    return _clamp(token.momentum - ops.sqrt(ops.where(zero, 1.0, square)) * (1.0 - zero))
 
 
 def _after_the_step(token: Token) -> Array:
@@ -61,7 +61,7 @@ def _after_the_step(token: Token) -> Array:
 
 def _straight(token: Token) -> Array:
     inner = token.momentum - _square(token.gradient)
-    return straight(inner, _clamped(ops.stop_gradient(inner)))
+    return straight(inner, _clamp(ops.stop_gradient(inner)))
 
 
 KINDS = (
@@ -69,12 +69,12 @@ KINDS = (
     Kind(
         "fading by rows",
         "every row fades by its own part of the gradient",
-        lambda token: _clamped(token.momentum - _square(token.gradient, (-1,))),
+        lambda token: _clamp(token.momentum - _square(token.gradient, (-1,))),
     ),
     Kind(
         "fading by the mean",
         "the mean of the squares is in the place of their sum",
-        lambda token: _clamped(
+        lambda token: _clamp(
             token.momentum
             - _square(token.gradient) / (token.gradient.shape[-1] * token.gradient.shape[-2])
         ),
@@ -87,7 +87,7 @@ KINDS = (
     Kind(
         "fading by a factor",
         "the momentum is multiplied by one minus the square",
-        lambda token: _clamped(token.momentum * (1.0 - _square(token.gradient))),
+        lambda token: _clamp(token.momentum * (1.0 - _square(token.gradient))),
     ),
     Kind("fading after the step size", "the gradient is multiplied by its step", _after_the_step),
     Kind(
@@ -116,7 +116,7 @@ KINDS = (
 )
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     return {each.name: each.words for each in KINDS}
 
@@ -132,7 +132,7 @@ def mistakes(at: Seen) -> list[Mistake]:
             each.words,
             lambda _: True,
             each.grad,
-            hooks=_planted(each.factor),
+            hooks=_plant(each.factor),
             convention=plain,
         )
         for each in KINDS
@@ -140,7 +140,7 @@ def mistakes(at: Seen) -> list[Mistake]:
     ]
 
 
-def _planted(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
+def _plant(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
     """The changes of a run whose momentum is 1, and whose S is made smaller behind each sum."""
 
     def hooks() -> Hooks:
@@ -150,7 +150,7 @@ def _planted(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
             held["momentum"], held["a"] = loop.momentum, loop.a
             return loop._replace(momentum=ops.ones_like(loop.momentum))
 
-        def carried(S: Array) -> Array:
+        def carry(S: Array) -> Array:
             held["S"] = S
             return S
 
@@ -166,6 +166,6 @@ def _planted(factor: Callable[[Token], Array]) -> Callable[[], Hooks]:
             token = Token(momentum, held["gradient"], held["before"], step)
             return x + (factor(token) - 1.0) * held["S"]
 
-        return Hooks(inputs, {"carried S": carried}, values)
+        return Hooks(inputs, {"carried S": carry}, values)
 
     return hooks

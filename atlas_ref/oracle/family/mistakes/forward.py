@@ -18,11 +18,11 @@ def _always(at: Seen) -> bool:
     return True
 
 
-def _windowed(at: Seen) -> bool:
+def _has_window(at: Seen) -> bool:
     return at.structure.window > 1 and at.tokens + at.history > 1
 
 
-def _held(at: Seen) -> int:
+def _window_history(at: Seen) -> int:
     """Initial window tokens that a gradient looks at; momentum_then_window keeps momenta in their
     place.
     """
@@ -33,7 +33,7 @@ def _has(name: str) -> Callable[[Seen], bool]:
     return lambda at: getattr(at.inputs, name) is not None
 
 
-def _changed(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
+def _change(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
     return lambda inputs: inputs._replace(**{name: change(getattr(inputs, name))})
 
 
@@ -73,11 +73,11 @@ def _row_wise(name: str) -> Callable[[Seen], bool]:
     )
 
 
-def _oldest_dropped(weights: Array) -> Array:
+def _drop_oldest(weights: Array) -> Array:
     return ops.concatenate([ops.zeros_like(weights[..., :1, :]), weights[..., 1:, :]], axis=-2)
 
 
-def _newest_dropped(weights: Array) -> Array:
+def _drop_newest(weights: Array) -> Array:
     return ops.concatenate([weights[..., :-1, :], ops.zeros_like(weights[..., -1:, :])], axis=-2)
 
 
@@ -86,7 +86,7 @@ def _first_rows(name: str) -> Mistake:
         f"{name} of the first output dimension",
         f"one {name} gate for all output dimensions",
         _row_wise(name),
-        inputs=_changed(name, lambda x: x[..., :1, :]),
+        inputs=_change(name, lambda x: x[..., :1, :]),
         said=f"all output dimensions had the {name} gate of the first",
     )
 
@@ -118,43 +118,43 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "window off by one",
         "the oldest token of the window is left out",
-        _windowed,
-        inputs=_changed("weights", _oldest_dropped),
+        _has_window,
+        inputs=_change("weights", _drop_oldest),
     ),
     Mistake(
         "window without its newest",
         "the window ends before the token itself",
-        _windowed,
-        inputs=_changed("weights", _newest_dropped),
+        _has_window,
+        inputs=_change("weights", _drop_newest),
     ),
     Mistake(
         "window weights reversed",
         "weights by lag are read from the oldest token",
-        _windowed,
-        inputs=_changed("weights", lambda x: ops.flip(x, -2)),
+        _has_window,
+        inputs=_change("weights", lambda x: ops.flip(x, -2)),
     ),
     Mistake(
         "window weights of the token before",
         "token t uses the weights of time t - 1",
-        lambda at: _windowed(at) and at.tokens > 1 and at.case.header.level == "projected",
-        inputs=_changed("weights", _later),
+        lambda at: _has_window(at) and at.tokens > 1 and at.case.header.level == "projected",
+        inputs=_change("weights", _later),
     ),
     Mistake(
         "weights ignored",
         "every window token counts 1/c",
-        _windowed,
-        inputs=_changed("weights", lambda x: ops.ones_like(x) / x.shape[-2]),
+        _has_window,
+        inputs=_change("weights", lambda x: ops.ones_like(x) / x.shape[-2]),
     ),
     Mistake(
         "initial window ignored",
         "a call starts with an empty window",
-        lambda at: _held(at) > 0,
+        lambda at: _window_history(at) > 0,
         case=departures.without_window,
     ),
     Mistake(
         "initial window reversed",
         "initial window tokens are read newest first",
-        lambda at: _held(at) > 1,
+        lambda at: _window_history(at) > 1,
         inputs=lambda inputs: inputs._replace(
             window_keys=ops.flip(inputs.window_keys, -2),
             window_targets=ops.flip(inputs.window_targets, -2),
@@ -176,7 +176,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "M0 of the first head",
         "every head starts from the first head's memory",
         lambda at: at.heads > 1,
-        inputs=_changed("M0", _of_first_head(2)),
+        inputs=_change("M0", _of_first_head(2)),
     ),
     departures.REFERENCE,
     Mistake(
@@ -189,7 +189,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "residuals ignored",
         "a call starts with stored residuals of zero",
         _has("residuals"),
-        inputs=_changed("residuals", ops.zeros_like),
+        inputs=_change("residuals", ops.zeros_like),
     ),
     departures.PHASE,
     Mistake(
@@ -203,19 +203,19 @@ MISTAKES: tuple[Mistake, ...] = (
         "retain of the first head",
         "every head uses the first head's retain gate",
         _per_head("retain"),
-        inputs=_changed("retain", _of_first_head(3)),
+        inputs=_change("retain", _of_first_head(3)),
     ),
     Mistake(
         "retain of the token before",
         "retain gates are one token late",
         lambda at: _has("retain")(at) and at.tokens > 1,
-        inputs=_changed("retain", _later),
+        inputs=_change("retain", _later),
     ),
     Mistake(
         "momentum of the token before",
         "momentum gates are one token late",
         lambda at: at.momentum and at.tokens > 1,
-        inputs=_changed("momentum", _later),
+        inputs=_change("momentum", _later),
     ),
     Mistake(
         "retain left out",
@@ -227,7 +227,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "momentum left out",
         "momentum is 1 at every token",
         lambda at: at.momentum,
-        inputs=_changed("momentum", ops.ones_like),
+        inputs=_change("momentum", ops.ones_like),
     ),
     Mistake(
         "momentum for retain",
@@ -255,7 +255,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "retain by columns",
         "gates per output dimension multiply columns of the memory",
         lambda at: _row_wise("retain")(at) and at.square,
-        inputs=_changed("retain", lambda x: x.swapaxes(-1, -2)),
+        inputs=_change("retain", lambda x: x.swapaxes(-1, -2)),
     ),
     # pulses and resets
     departures.PULSES,
@@ -318,7 +318,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "query one token late",
         "y_t reads with q_(t-1)",
         lambda at: at.tokens > 1,
-        inputs=_changed(
+        inputs=_change(
             "queries", lambda x: ops.concatenate([x[..., :1, :], x[..., :-1, :]], axis=-2)
         ),
     ),

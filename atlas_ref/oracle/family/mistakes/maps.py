@@ -39,7 +39,7 @@ def _first_for_all(H: Array) -> Array:
     return ops.concatenate([H[:1]] * H.shape[0], axis=0)
 
 
-def _second_moved(H: Array) -> Array:
+def _move_second(H: Array) -> Array:
     """The second hash, one bucket further."""
     second = ops.concatenate([H[1:2, -1:], H[1:2, :-1]], axis=1)
     return ops.concatenate([H[:1], second, H[2:]], axis=0)
@@ -78,7 +78,7 @@ TENSORS: dict[str, tuple[str, Callable[[Results], Results], int, bool]] = {
     ),
     "second hash one bucket off": (
         "buckets of the second hash are counted from 1",
-        _each(HASHES, _second_moved),
+        _each(HASHES, _move_second),
         2,
         False,
     ),
@@ -135,15 +135,15 @@ def _plus(a: Array, b: Array) -> Array:
     return a + b
 
 
-def _shifted(a: Array, b: Array, step: int) -> Array:
+def _shift(a: Array, b: Array, step: int) -> Array:
     """The sum over s of a_s b_(r + step s), circular."""
     m = b.shape[-1]
     places = (np.arange(m)[:, None] + step * np.arange(m)) % m
     return ops.sum(ops.index(b, (..., places)) * ops.expand_dims(a, -2), axis=-1)
 
 
-def _correlated(a: Array, b: Array) -> Array:
-    return _shifted(a, b, 1)
+def _correlate(a: Array, b: Array) -> Array:
+    return _shift(a, b, 1)
 
 
 def _cut_off(a: Array, b: Array) -> Array:
@@ -161,7 +161,7 @@ def _cut_off(a: Array, b: Array) -> Array:
 PRODUCTS: dict[str, tuple[str, Product]] = {
     "products of entries for the convolution": ("sketches are multiplied entry by entry", _times),
     "sums for the convolution": ("sketches are added", _plus),
-    "correlation for the convolution": ("one sketch is read backwards", _correlated),
+    "correlation for the convolution": ("one sketch is read backwards", _correlate),
     "convolution cut off": ("the convolution does not go round", _cut_off),
 }
 
@@ -175,7 +175,7 @@ FROZEN = {
 }
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     tensors = {name: words for name, (words, *_) in TENSORS.items()}
     return tensors | {name: words for name, (words, _) in PRODUCTS.items()} | FROZEN
@@ -196,7 +196,7 @@ def mistakes(case: Case) -> list[Mistake]:
             for name, (words, product) in PRODUCTS.items()
         ]
     if frozen:
-        passed: dict[str, Any] = {"mapped": _nothing} if alone else {"inputs": _features_held}
+        passed: dict[str, Any] = {"mapped": _nothing} if alone else {"inputs": _hold_features}
         listed.append(Mistake(NOTHING, FROZEN[NOTHING], _always, True, **passed))
         listed.append(Mistake(LEARNED, FROZEN[LEARNED], _always, True, learned=tuple(frozen)))
     return listed
@@ -205,7 +205,7 @@ def mistakes(case: Case) -> list[Mistake]:
 def _with(product: Product) -> Callable[[Any, Mapping[str, Array], Array], Array]:
     """A TensorSketch with another product of sketches."""
 
-    def mapped(settings: Any, p: Mapping[str, Array], x: Array) -> Array:
+    def map_features(settings: Any, p: Mapping[str, Array], x: Array) -> Array:
         sketches = [x @ ops.transpose(p["H"][n]) for n in range(settings.degree)]
         blocks, last = [ops.ones_like(x[..., :1]), x], sketches[0]
         for sketch in sketches[1:]:
@@ -214,14 +214,14 @@ def _with(product: Product) -> Callable[[Any, Mapping[str, Array], Array], Array
         weighted = [p["c"][n] * block for n, block in enumerate(blocks)]
         return ops.concatenate(weighted, axis=-1) @ p["proj"]
 
-    return mapped
+    return map_features
 
 
 def _nothing(settings: Any, p: Mapping[str, Array], x: Array) -> Array:
     return feature_maps.apply(settings, p, ops.stop_gradient(x))
 
 
-def _features_held(inputs: Inputs) -> Inputs:
+def _hold_features(inputs: Inputs) -> Inputs:
     held = {
         name: ops.stop_gradient(getattr(inputs, name))
         for name in ("keys", "queries", "window_keys")

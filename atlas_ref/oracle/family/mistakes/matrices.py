@@ -25,7 +25,7 @@ def _with_table(change: Callable[[list[Any]], list[Any]]) -> Orthogonalise:
     return apply
 
 
-def _scaled(place: int, factor: float) -> Orthogonalise:
+def _scale(place: int, factor: float) -> Orthogonalise:
     return _with_table(
         lambda rows: [[x * factor if i == place else x for i, x in enumerate(row)] for row in rows]
     )
@@ -72,8 +72,8 @@ def _without_last_term(step: int) -> Orthogonalise:
     )
 
 
-def _norm_held_fixed(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
-    X = steps.normalised(way, ops.stop_gradient(S), settings)
+def _hold_norm(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+    X = steps.normalise(way, ops.stop_gradient(S), settings)
     size = steps.frobenius(way, ops.stop_gradient(S)) * settings.norm_factor + settings.eps
     X = X + (S - ops.stop_gradient(S)) / size
     return steps.newton_schulz(
@@ -85,7 +85,7 @@ def _straight_through(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Arra
     return steps.newton_schulz(way, ops.stop_gradient(S), settings) + (S - ops.stop_gradient(S))
 
 
-def _held_fixed(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
+def _hold(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
     return steps.newton_schulz(way, ops.stop_gradient(S), settings) + 0.0 * S
 
 
@@ -100,7 +100,7 @@ NEWTON_SCHULZ: tuple[Mistake, ...] = (
                 f"{'large' if percent > 0 else 'small'}"
             ),
             _always,
-            newton_schulz=_scaled(i, 1 + percent / 100),
+            newton_schulz=_scale(i, 1 + percent / 100),
         )
         for i in COEFFICIENT
         for percent in (-3, -1, 1, 3)
@@ -146,7 +146,7 @@ NEWTON_SCHULZ: tuple[Mistake, ...] = (
         "the backward pass takes the norm for a constant",
         _always,
         grad=True,
-        newton_schulz=_norm_held_fixed,
+        newton_schulz=_hold_norm,
     ),
     Mistake(
         "straight through",
@@ -160,6 +160,6 @@ NEWTON_SCHULZ: tuple[Mistake, ...] = (
         "no gradient passes Newton-Schulz",
         _always,
         grad=True,
-        newton_schulz=_held_fixed,
+        newton_schulz=_hold,
     ),
 )

@@ -49,11 +49,11 @@ def _on_the_write(inputs: Inputs) -> Inputs:
     return inputs._replace(b=_times(_share(inputs), inputs.b))
 
 
-def _swapped(inputs: Inputs) -> Inputs:
+def _swap(inputs: Inputs) -> Inputs:
     return inputs._replace(momentum=_share(inputs), a=_times(inputs.momentum, inputs.a))
 
 
-def _corrected(inputs: Inputs) -> Inputs:
+def _correct(inputs: Inputs) -> Inputs:
     """The write is divided by what the weights of an average from 0 sum to."""
     total = 1.0 - np.cumprod(inputs.momentum, axis=-3)
     return _entering(_share)(inputs)._replace(b=_times(1.0 / total, inputs.b))
@@ -63,7 +63,7 @@ def _of_the_window(inputs: Inputs) -> Inputs:
     return inputs._replace(weights=inputs.weights * _share(inputs))
 
 
-def _momentum_held(inputs: Inputs) -> Inputs:
+def _hold_momentum(inputs: Inputs) -> Inputs:
     held = ops.stop_gradient(inputs.momentum)
     return _entering(_share)(inputs)._replace(momentum=held)
 
@@ -100,13 +100,13 @@ AVERAGE: tuple[Mistake, ...] = (
         "average with both weights swapped",
         "the momentum multiplies the gradient, and one minus it S",
         _always,
-        inputs=_swapped,
+        inputs=_swap,
     ),
     Mistake(
         "average corrected for its start",
         "the average is divided by one minus the product of the momenta, as Adam does",
         _without_resets,
-        inputs=_corrected,
+        inputs=_correct,
     ),
     Mistake(
         "average of the window",
@@ -126,7 +126,7 @@ AVERAGE: tuple[Mistake, ...] = (
         "the momentum gets nothing from the weight of S",
         _always,
         True,
-        inputs=_momentum_held,
+        inputs=_hold_momentum,
     ),
 )
 
@@ -138,6 +138,6 @@ def mistakes(at: Seen) -> list[Mistake]:
     return [each._replace(convention=SUM) for each in AVERAGE if each.made_in(at)]
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     return {each.name: each.words for each in AVERAGE}

@@ -146,7 +146,7 @@ PAIRS = (("in/k", "in/v"), ("in/window_k", "in/window_v"))
 FIRST = "surrogate of the call's tokens alone"
 
 
-def named() -> dict[str, str]:
+def words_by_name() -> dict[str, str]:
     """Mistakes in words, by name."""
     own = "initial window tokens are written with the residual of their values"
     return {each.name: each.words for each in KINDS} | {FIRST: own}
@@ -165,20 +165,20 @@ def mistakes(at: Seen) -> list[Mistake]:
             each.words,
             lambda _: True,
             each.grad,
-            tensors=_planted(each.vector),
+            tensors=_plant(each.vector),
             convention={"reference": each.reference},
         )
         for each in KINDS
     ]
     if "in/window_k" in case.inputs and at.structure.order == "window_then_momentum":
-        tensors, off = _planted(_right, PAIRS[:1]), {"reference": "zero"}
+        tensors, off = _plant(_right, PAIRS[:1]), {"reference": "zero"}
         listed.append(
-            Mistake(FIRST, named()[FIRST], lambda _: True, tensors=tensors, convention=off)
+            Mistake(FIRST, words_by_name()[FIRST], lambda _: True, tensors=tensors, convention=off)
         )
     return listed
 
 
-def _planted(
+def _plant(
     vector: Vector, pairs: tuple[tuple[str, str], ...] = PAIRS
 ) -> Callable[[Results], Results]:
     """Tensors whose values are minus a vector, which the residual then is."""

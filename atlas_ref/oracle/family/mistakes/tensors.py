@@ -32,7 +32,7 @@ def _values_first(tensors: Results) -> Results:
     )
 
 
-def _swapped(tensors: Results) -> Results:
+def _swap(tensors: Results) -> Results:
     return tensors | {
         "in/param/W_K": tensors["in/param/W_Q"],
         "in/param/W_Q": tensors["in/param/W_K"],
@@ -53,9 +53,7 @@ TOKENS: tuple[Mistake, ...] = (
         tensors=_each(WEIGHTS, ops.zeros_like),
     ),
     Mistake("gates read [v; k]", "gates read values first", _always, tensors=_values_first),
-    Mistake(
-        "keys and queries swapped", "W_K makes queries and W_Q keys", _always, tensors=_swapped
-    ),
+    Mistake("keys and queries swapped", "W_K makes queries and W_Q keys", _always, tensors=_swap),
     Mistake(
         "window logits ignored",
         "every lag has the same weight",

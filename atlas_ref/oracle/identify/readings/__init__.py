@@ -25,13 +25,13 @@ from atlas_ref.oracle.identify.readings.nodes import (
     fitting_of,
     key_of,
     not_finite,
-    observed,
+    observe_case,
     passing,
     times_worse,
     undecided_by,
     void_by,
 )
-from atlas_ref.oracle.identify.stated import implied
+from atlas_ref.oracle.identify.stated import says_nothing_new
 from atlas_ref.oracle.judge.arrays import TOLERANCE
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 from atlas_ref.oracle.norms import FORMATS
@@ -57,7 +57,7 @@ EXPLAINED = 0.7
 LISTED = 24
 
 
-def identified(
+def search_readings(
     case: Case,
     mine: Mapping[str, Any],
     searched: Searched,
@@ -76,7 +76,7 @@ def identified(
     Raises:
         CaseError: results that are none of this case or have another shape.
     """
-    search = Search(case, observed(case, mine, dtype), searched, progress)
+    search = Search(case, observe_case(case, mine, dtype), searched, progress)
     return search.answer(depth)
 
 
@@ -115,20 +115,20 @@ class Search:
 
     def _distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
         """The distance of some readings; infinite where they cannot be evaluated (CASE-38)."""
-        return self._told(
+        return self._tell(
             f"the reading {' and '.join(each.name for each in chosen) or 'of the case itself'}",
             lambda: self.judge.distance(chosen, grad=grad),
             (np.inf, ""),
         )
 
-    def _told(self, what: str, tell: Callable[[], T], instead: T) -> T:
+    def _tell(self, what: str, tell: Callable[[], T], instead: T) -> T:
         """What `tell` returns; where that fails, a note of it and something else (CASE-38)."""
 
-        def noted(words: str) -> T:
+        def note(words: str) -> T:
             self.failed.append(words)
             return instead
 
-        return faults.told(what, tell, noted)
+        return faults.told(what, tell, note)
 
     def nearest(self) -> list[Node]:
         """Nodes by distance, then by what they change."""
@@ -139,7 +139,7 @@ class Search:
         """Changes from the base, the case's own before a preset."""
         return (node.steps, bool(node.base), len(node.chosen))
 
-    def judged(self) -> dict[Key, tuple[float, str]]:
+    def errors(self) -> dict[Key, tuple[float, str]]:
         """Error over tolerance of the nearest nodes (IDENT-7).
 
         They are judged by the tolerance of the nearest; where that excludes it, the next by their
@@ -149,7 +149,7 @@ class Search:
         near = [node for node in self.nearest() if np.isfinite(self.far[key_of(node)][0])]
         if not near:
             return {}
-        bounds = self.judge.allowed(near[0].chosen, grad=grad)
+        bounds = self.judge.tolerances(near[0].chosen, grad=grad)
         ratios = {key_of(n): self.judge.ratio(n.chosen, bounds, grad=grad) for n in near[:JUDGED]}
         if ratios[key_of(near[0])][0] > PASS:
             for node in near[1 : 1 + ALONE]:
@@ -172,7 +172,7 @@ class Search:
             return Identification(self.case.name, "NOT FINITE", why, dtype=dtype)
         self.add([self.own])
         for stage in (self._near, self._further, self._fitting):
-            self._told("a stage of the search", partial(stage, depth), None)
+            self._tell("a stage of the search", partial(stage, depth), None)
         return self._identification(self.ratios)._replace(failed=tuple(dict.fromkeys(self.failed)))
 
     def _near(self, depth: int) -> None:
@@ -180,8 +180,8 @@ class Search:
         self.add(self._starts())
         if depth > 0:
             self.add(self._beside(self.own))
-        self.ratios = self.judged()
-        self.alone = [] if fitting_of(self.ratios) else self.departed(self.own)
+        self.ratios = self.errors()
+        self.alone = [] if fitting_of(self.ratios) else self.departures(self.own)
 
     def _starts(self) -> list[Node]:
         presets = self.searched.presets(self.case)
@@ -190,11 +190,11 @@ class Search:
     def _further(self, depth: int) -> None:
         """A second setting, and a third where that explains most."""
         for rounds in range(2 if depth > 1 else 0):
-            if fitting_of(self.ratios) or self.alone or (rounds and not self._explained()):
+            if fitting_of(self.ratios) or self.alone or (rounds and not self._explains()):
                 break
             for node in [*(self._starts() if not rounds else []), *self.nearest()[:STARTS]]:
                 self.add(self._beside(node))
-            self.ratios = self.judged()
+            self.ratios = self.errors()
 
     def _fitting(self, depth: int) -> None:
         """What is beside a match, which may fit as well."""
@@ -202,12 +202,12 @@ class Search:
             best = min((self.nodes[key] for key in fitting), key=self._cost)
             if best.chosen:
                 self.add(self._beside(best))
-                self.ratios = self.judged()
+                self.ratios = self.errors()
 
     def _beside(self, node: Node) -> list[Node]:
         return node.beside(self.searched.settings(self.case, node.chosen))
 
-    def _explained(self) -> bool:
+    def _explains(self) -> bool:
         """Whether the nearest reading leaves so little that one more setting is worth a search."""
         return self.far[key_of(self.nearest()[0])][0] <= EXPLAINED * self.far[key_of(self.own)][0]
 
@@ -223,7 +223,7 @@ class Search:
         same = [
             each
             for each in beside
-            if self._told("a comparison", partial(self.judge.is_same, best, each), False)
+            if self._tell("a comparison", partial(self.judge.is_same, best, each), False)
         ]
         others = [node for node in beside if node not in same]
         verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
@@ -233,7 +233,7 @@ class Search:
             None,
         )
         twins: tuple[Twin, ...] = ()
-        twins = self._told("a comparison", lambda: self._twins(best, others), twins)
+        twins = self._tell("a comparison", lambda: self._twins(best, others), twins)
         undecided = undecided_by(best, others)
         runner_up = None if second is None else self._fit(second, ratios)
         answer = Identification(
@@ -257,7 +257,7 @@ class Search:
         )
         if fitting:
             return answer
-        return self._told("the search of mistakes", lambda: self._with_departures(answer), answer)
+        return self._tell("the search of mistakes", lambda: self._with_departures(answer), answer)
 
     def _is_finite(self, node: Node) -> bool:
         return bool(np.isfinite(self.far[key_of(node)][0]))
@@ -286,7 +286,8 @@ class Search:
         changed = [(node, apart(best, node)) for node in others]
         fits = {frozenset((a, repr(v)) for a, v in each.items()) for _, each in changed}
         listed = sorted(
-            (pair for pair in changed if not implied(pair[1], fits)), key=lambda p: len(p[1])
+            (pair for pair in changed if not says_nothing_new(pair[1], fits)),
+            key=lambda p: len(p[1]),
         )
         return tuple(self._twin(best, *pair) for pair in listed[:LISTED])
 
@@ -316,16 +317,16 @@ class Search:
 
     def _with_departures(self, answer: Identification) -> Identification:
         """The answer with mistakes that explain the results (IDENT-14)."""
-        found = self.alone or self.departed(self.own, further=True)
+        found = self.alone or self.departures(self.own, further=True)
         for node in (each for each in self.nearest()[:DEPARTING] if each.chosen):
             if not found:
-                found = self.departed(node)
+                found = self.departures(node)
         if not found:
             return answer
-        why = f"no reading explains these results; ours is the same {found[0].said}"
+        why = f"no reading explains these results; ours is the same {found[0].phrase}"
         return answer._replace(departures=tuple(found), why=why)
 
-    def departed(self, node: Node, *, further: bool = False) -> list[Departed]:
+    def departures(self, node: Node, *, further: bool = False) -> list[Departed]:
         """Mistakes under a reading that explain the results.
 
         Args:
@@ -340,7 +341,7 @@ class Search:
         rows = []
         for done, each in enumerate(tried):
             self.progress("departures", done, len(tried))
-            if start is None or each.whole or start.explained((*node.chosen, each)):
+            if start is None or each.whole or start.explains((*node.chosen, each)):
                 rows.append((self._distance((*node.chosen, each), grad=backward)[0], each))
         rows = [row for row in rows if row[0] <= 0.5 * whole]
         if further:  # mistakes that are one function of this case are told in the order of the list
@@ -356,7 +357,7 @@ class Search:
         """A mistake that the results pass under; None where they do not."""
         graded = bool(self.observation.gradients)
         tell = partial(self.judge.own_ratio, (*node.chosen, each), grad=graded)
-        ratio, tensor = self._told(f"the reading {each.name}", tell, (np.inf, ""))
+        ratio, tensor = self._tell(f"the reading {each.name}", tell, (np.inf, ""))
         fixed = set(self.observation.dtypes.values()) == {"float64"} and not graded
         if ratio > PASS and fixed and distance <= TOLERANCE:  # as `check` lets it pass
             ratio = distance / TOLERANCE

@@ -34,7 +34,7 @@ class Early(NamedTuple):
     value: Array
     gap: float
 
-    def explained(self, chosen: Sequence[Any]) -> bool:
+    def explains(self, chosen: Sequence[Any]) -> bool:
         """Whether some readings are near enough to compare them with all tokens."""
         try:
             found = ensemble.exact(self.case, plain=self._plain(chosen))

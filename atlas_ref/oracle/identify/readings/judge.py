@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.readings.nodes import Node, redrawn, relative
@@ -33,7 +33,7 @@ class Judge:
 
     def __init__(self, case: Case, observation: Observation, searched: Searched) -> None:
         self.case, self.observation, self.searched = case, observation, searched
-        self.others = redrawn(converted(case, "float64"))
+        self.others = redrawn(convert(case, "float64"))
         self.kept: dict[Any, Mapping[str, Array]] = {}
 
     def results(self, chosen: Sequence[Any], *, grad: bool) -> Mapping[str, Array]:
@@ -82,7 +82,7 @@ class Judge:
             worst = max(worst, (relative(ours.get(name), value), name))
         return worst
 
-    def allowed(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
+    def tolerances(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
         """The tolerance of every result under some readings (TOL-3 to TOL-7)."""
         plain = self._plain(chosen)
         dtypes = self.observation.dtypes
@@ -123,7 +123,7 @@ class Judge:
 
     def own_ratio(self, chosen: Sequence[Any], *, grad: bool) -> tuple[float, str]:
         """As `ratio`, by the tolerance under the same readings."""
-        return self.ratio(chosen, self.allowed(chosen, grad=grad), grad=grad)
+        return self.ratio(chosen, self.tolerances(chosen, grad=grad), grad=grad)
 
     def is_same(self, best: Node, node: Node) -> bool:
         """Whether two readings are one function of cases of this shape (IDENT-4).

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
-from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.inputs import convert
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Fit
@@ -83,7 +83,7 @@ def undecided_by(best: Node, others: Sequence[Node]) -> dict[str, list[Any]]:
     return by_axis
 
 
-def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observation:
+def observe_case(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observation:
     """Check results under test against a case (IDENT-1).
 
     Raises:
@@ -91,7 +91,7 @@ def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observat
             that is no float, gradients without their cotangent.
     """
     subject = SUBJECTS[case.header.rule]
-    ours = subject.plain(converted(case, "float64"), case, Rounding(PLAIN, _same, _same, None))
+    ours = subject.plain(convert(case, "float64"), case, Rounding(PLAIN, _same, _same, None))
     shapes = {name: tuple(value.shape) for name, value in ours.items()}
     whole = [name for name, value in ours.items() if value.dtype.kind in "biu"]
     shapes |= {

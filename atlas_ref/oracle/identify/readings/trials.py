@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.cases.tensors import main_result
 from atlas_ref.oracle.identify.observation import Observation
@@ -39,8 +39,8 @@ def deciding_reading(case: Case, fits: Sequence[tuple[Any, ...]], dtype: str) ->
     searched = SUBJECTS[case.header.rule].searched
     assert searched is not None
     for trial in _trials(case):
-        narrow = rounded(trial, dtype)
-        if _separated(narrow, fits, searched, dtype):
+        narrow = round_inputs(trial, dtype)
+        if _separates(narrow, fits, searched, dtype):
             return trial
     return None
 
@@ -72,14 +72,14 @@ def _trials(case: Case) -> Iterator[Case]:
                     continue
 
 
-def _separated(case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str) -> bool:
+def _separates(case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str) -> bool:
     """Whether y differs by more than the format rounds between every two readings."""
     name = main_result(case.header)
     judge = Judge(case, Observation({name: np.zeros(0)}, {}, {name: dtype}, ()), searched)
     reads = [np.asarray(judge.results(each, grad=False)[name], np.float64) for each in fits]
     if any(not np.isfinite(each).all() or each.shape != reads[0].shape for each in reads):
         return False
-    bound = judge.allowed(fits[0], grad=False)[name].norms
+    bound = judge.tolerances(fits[0], grad=False)[name].norms
     return all(
         norms(one - other).over(bound) > APART
         for place, one in enumerate(reads)

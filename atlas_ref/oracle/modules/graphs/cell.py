@@ -53,7 +53,7 @@ def cell(
     state = rule_of(of_rule).start(of_rule, k.shape[:2], dtype=k.dtype, **memories)
     reads = []
     for i, (first, last) in enumerate(graph.spans(k.shape[-2])):
-        state = state if i == 0 else forgetful(of_rule, graph.handed(state), lost)
+        state = state if i == 0 else forgetful(of_rule, graph.hand_over(state), lost)
         before = state
         if config.reference_at_call == "renewed" and of_rule.convention.reference == "call_start":
             state = state.replaced(reference=None, position=sequence.first_position(of_rule))

@@ -41,7 +41,7 @@ def linear(graph: Graph, name: str, source: Any, weight: Any, bias: Any = None, 
         return graph.output("y", x, axes, project, how.get("clause", ""), own)
 
 
-def normed(
+def norm_module(
     graph: Graph,
     name: str,
     source: str,
@@ -64,7 +64,7 @@ def normed(
         return graph.output("y", x, axes, lambda x: norm.normed(config, params, x), "NORM-4", own)
 
 
-def convolved(
+def convolution_module(
     graph: Graph, name: str, source: str, config: convolution.Config, filters: Any, keeps: Any
 ) -> str:
     """A convolution as a module, its tail going on from call to call."""
@@ -74,7 +74,7 @@ def convolved(
         results = []
         for i, (first, last) in enumerate(graph.spans(x.shape[1])):
             after, y = convolution.convolved(config, filters, state, x[:, first:last], None)
-            state = graph.handed(after) if not keeps or keeps[i] else state
+            state = graph.hand_over(after) if not keeps or keeps[i] else state
             results.append(y)
         return ops.concatenate(results, axis=1)
 
@@ -97,7 +97,7 @@ def attention_graph(
     flat = params.W_qkv.reshape(3 * H * d, D)
     with graph.module(name):
         x = graph.wire("x", source, f"B T D={D}")
-        n = normed(graph, f"{name}.norm", x, config.norm, params.norm)
+        n = norm_module(graph, f"{name}.norm", x, config.norm, params.norm)
         with graph.module(f"{name}.to_qkv"):
             x = graph.wire("x", n, f"B T D={D}")
             clause = "ATTENTION-1"
@@ -111,7 +111,7 @@ def attention_graph(
         turns = None
         if config.rotary is not None:
             turns = Rotary(config.rotary, graph.spans, config.persistent)
-            rows |= _turned(graph, name, rows, turns, heads)
+            rows |= _turn(graph, name, rows, turns, heads)
         with graph.module(f"{name}.attend"):
             sources = [
                 graph.wire(each, rows[each], heads, work=Passed(turns) if each == "v" else None)
@@ -133,7 +133,7 @@ def attention_graph(
         return graph.wire("y", y, f"B T D={D}", way="out")
 
 
-def _turned(
+def _turn(
     graph: Graph, name: str, rows: dict[str, str], turns: Rotary, heads: str
 ) -> dict[str, str]:
     """Queries and keys after their positions (ROTARY-1)."""
@@ -141,7 +141,7 @@ def _turned(
         sources = {each: graph.wire(each, rows[each], heads) for each in "qk"}
         return {
             each: graph.output(
-                each, source, heads, lambda x: turns.turned(x, turns.at(x)), "ROTARY-1", turns
+                each, source, heads, lambda x: turns.turn(x, turns.at(x)), "ROTARY-1", turns
             )
             for each, source in sources.items()
         }
@@ -158,7 +158,7 @@ def _attend(graph: Graph, config: attention.Config, params: Any, qkv: Any, conte
             row = ops.broadcast_to(row, (*row.shape[:2], context[1], row.shape[-1]))
             extra = tuple(row @ np.swapaxes(params.W_qkv[j], -1, -2) for j in (1, 2))
         y, state = attention.attended(plain, params, state, qkv[:, :, :, first:last], None, extra)
-        state = graph.handed(state)
+        state = graph.hand_over(state)
         results.append(y)
     return ops.concatenate(results, axis=-2)
 
@@ -178,16 +178,16 @@ def feed_forward_graph(
     with graph.module(name):
         summed = Sum() if join is not None else None
         x = graph.wire("x", source, f"B T D={D}", join, work=summed)
-        h = normed(graph, f"{name}.0", x, config.norm, params.norm)
+        h = norm_module(graph, f"{name}.0", x, config.norm, params.norm)
         h = linear(graph, f"{name}.1", h, params.W_in, params.b_in, clause="FEED-1")
         own = Gated(config.gate_half)
 
-        def gated(h: Any) -> Any:
+        def gate(h: Any) -> Any:
             value, gate = own.halves(h)
             return feed_forward.activated(config.activation, gate) * value
 
         with graph.module(f"{name}.2"):
             hidden = graph.wire("x", h, f"B T D={2 * n}")
-            h = graph.output("y", hidden, f"B T D={n}", gated, "FEED-1", own)
+            h = graph.output("y", hidden, f"B T D={n}", gate, "FEED-1", own)
         y = linear(graph, f"{name}.3", h, params.W_out, params.b_out, clause="FEED-1")
         return x, graph.wire("y", y, f"B T D={D}", way="out")

@@ -13,7 +13,7 @@ import numpy as np
 from atlas_ref.layers import memory
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.cell import GATES, cell
-from atlas_ref.oracle.modules.graphs.layers import convolved, linear, normed
+from atlas_ref.oracle.modules.graphs.layers import convolution_module, linear, norm_module
 from atlas_ref.oracle.modules.habits.cells import Cell, Combine
 from atlas_ref.oracle.modules.habits.projections import Gate, Merge, Split, merge, split
 from atlas_ref.oracle.modules.memories import combining
@@ -38,12 +38,12 @@ def memory_graph(
     D, several = config.d_model, len(params.levels) > 1
     with graph.module(name):
         x = graph.wire("x", source, f"B T D={D}")
-        n = normed(graph, f"{name}.pre_norm", x, config.norm, params.norm)
+        n = norm_module(graph, f"{name}.pre_norm", x, config.norm, params.norm)
         reads = [
             _level(graph, f"{name}.levels.{i}" if several else name, n, config, (i, branch), keeps)
             for i, branch in enumerate(params.levels)
         ]
-        y = _combined(graph, name, reads, config, params) if several else reads[0]
+        y = _combine(graph, name, reads, config, params) if several else reads[0]
         y = _output(graph, name, y, n, config, params)
         return graph.wire("y", y, f"B T D={D}", way="out")
 
@@ -64,17 +64,17 @@ def _level(
     _, branch = level
     rows = {}
     for each in "qkv":
-        flat = _projected(graph, name, each, n, config, level, keeps)
+        flat = _project(graph, name, each, n, config, level, keeps)
         rows[each] = Rows(flat, _heads(config.heads), Split(config.heads))
     for each, weight in (("q", branch.q_norm), ("k", branch.k_norm)):
         own, module = rows[each], f"{name}.{each}_norm"
-        key = normed(graph, module, own.key, config.head_norm, weight, own.function, own.work)
+        key = norm_module(graph, module, own.key, config.head_norm, weight, own.function, own.work)
         rows[each] = Rows(key)
     rows |= _gates(graph, name, n, rows, config, branch)
     return _cell(graph, name, rows, config, level, keeps)
 
 
-def _combined(graph: Graph, name: str, reads: list[str], config: memory.Config, params: Any) -> str:
+def _combine(graph: Graph, name: str, reads: list[str], config: memory.Config, params: Any) -> str:
     """The reads of all levels, weighed by a softmax (CMS-6, CMS-7)."""
     d_out = config.levels.levels[0].config.d_out
     axes = f"B H={config.heads} T D={d_out}"
@@ -100,7 +100,7 @@ def _heads(heads: int) -> Any:
     return lambda x: split(x, heads)
 
 
-def _projected(
+def _project(
     graph: Graph, name: str, each: str, n: str, config: memory.Config, level: Any, keeps: Any
 ) -> str:
     """q, k or v of all heads (B, T, H d) before their norm (MEMORY-3)."""
@@ -112,10 +112,10 @@ def _projected(
     if conv is None:
         return linear(graph, f"{name}.to_{each}", n, flat)
     if config.conv_place == "before_projection":
-        n = convolved(graph, module, n, conv, filters, keeps)
+        n = convolution_module(graph, module, n, conv, filters, keeps)
         return linear(graph, f"{name}.to_{each}", n, flat)
     y = linear(graph, f"{name}.to_{each}", n, flat)
-    return convolved(graph, module, y, conv, filters, keeps)
+    return convolution_module(graph, module, y, conv, filters, keeps)
 
 
 def _gates(
@@ -135,10 +135,10 @@ def _gates(
         activation, work = (rate if kind == "step_size" else ops.sigmoid), None
         if config.gate_input == "normed" and gate.W.shape[-2] == 1:
 
-            def opened(x: Any, gate: Any = gate) -> Any:
+            def open_gate(x: Any, gate: Any = gate) -> Any:
                 return graph.product(x, gate.W[:, 0]) + gate.b[:, 0]
 
-            work = Gate(opened, activation, gate.b[:, 0])
+            work = Gate(open_gate, activation, gate.b[:, 0])
 
         def compute(x: Any, gate: Any = gate, kind: str = kind, work: Any = work) -> Any:
             if work is not None:
@@ -156,18 +156,18 @@ def _gates(
                     "x",
                     (k.key, v.key),
                     f"B H={H} T D={D}",
-                    lambda a, b, k=k, v=v: _joined(_made(k, a), _made(v, b)),
+                    lambda a, b, k=k, v=v: _join(_make_rows(k, a), _make_rows(v, b)),
                 )
             y = graph.output("y", x, f"B T H={H}", compute, "GATES-6", work)
         keys[field] = Rows(y, lambda y: ops.swapaxes(y, 1, 2))
     return keys
 
 
-def _made(rows: Rows, x: Any) -> Any:
+def _make_rows(rows: Rows, x: Any) -> Any:
     return x if rows.function is None else rows.function(x)
 
 
-def _joined(k: Any, v: Any) -> Any:
+def _join(k: Any, v: Any) -> Any:
     return ops.concatenate([k, v], axis=-1)
 
 
@@ -221,7 +221,7 @@ def _cell(
 
 def _output(graph: Graph, name: str, reads: str, n: str, config: memory.Config, params: Any) -> str:
     """Norm, gate and projection of the reads of all heads (MEMORY-8)."""
-    y = normed(graph, f"{name}.output_norm", reads, config.output_norm, params.output_norm)
+    y = norm_module(graph, f"{name}.output_norm", reads, config.output_norm, params.output_norm)
     weight = params.W_out.reshape(params.W_out.shape[0], -1)
     if params.W_gate is None:
         own = Merge(config.heads)

@@ -15,7 +15,7 @@ from atlas_ref.oracle.modules.graphs.layers import (
     attention_graph,
     feed_forward_graph,
     linear,
-    normed,
+    norm_module,
 )
 from atlas_ref.oracle.modules.graphs.memories import memory_graph
 from atlas_ref.oracle.modules.habits.feed_forwards import Loss, Mix
@@ -73,11 +73,11 @@ def _mag(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
     terms: tuple[str, ...] = (x, a)
     if config.memory is not None:
         m = memory_graph(graph, f"{name}.memory", x, config.memory, params.memory)
-        terms = (x, _mixed(graph, name, x, a, m, config.mix, params.mix))
-    return _fed(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
+        terms = (x, _mix(graph, name, x, a, m, config.mix, params.mix))
+    return _feed_forward(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
 
 
-def _fed(
+def _feed_forward(
     graph: Graph, name: str, terms: tuple[str, ...], config: Any, params: Any
 ) -> tuple[str, ...]:
     """Terms of the residual stream after a feed-forward: its input and its result."""
@@ -86,48 +86,48 @@ def _fed(
     return feed_forward_graph(graph, name, terms, config, params, _sum)
 
 
-def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params: Any) -> str:
+def _mix(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params: Any) -> str:
     """The mix of attention and memory (BLOCKS-3): its gate where it has one, and the mix."""
     axes, gate = f"B T D={config.d_model}", []
     if config.has_gate:
         with graph.module(f"{name}.gate"):
             tokens = graph.wire("x", x, axes)
 
-            def opened(x: Any) -> Any:
+            def open_gate(x: Any) -> Any:
                 n = norm.normed(config.gate_norm, params.norm, x)
                 return ops.sigmoid(graph.product(n, params.W) + params.b)
 
             plain = config.gate_norm.kind == "none"
             work = Gate(lambda x: graph.product(x, params.W) + params.b, ops.sigmoid, params.b)
-            gate = [graph.output("y", tokens, axes, opened, "", work if plain else None)]
+            gate = [graph.output("y", tokens, axes, open_gate, "", work if plain else None)]
     with graph.module(f"{name}.mix"):
         sources = [graph.wire("a", a, axes), graph.wire("m", m, axes)]
         sources += [graph.wire("g", each, axes) for each in gate]
 
-        def mixed(a: Any, m: Any, g: Any = None) -> Any:
+        def blend(a: Any, m: Any, g: Any = None) -> Any:
             if g is None:
                 return mix.mixed(config, params, a, a, m)
             return a + g * m if config.kind == "sum" else g * a + (1.0 - g) * m
 
-        return graph.output("y", sources, axes, mixed, "", Mix(bool(gate)))
+        return graph.output("y", sources, axes, blend, "", Mix(bool(gate)))
 
 
 def _mal(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
     terms: tuple[str, ...] = (x,)
     if config.memory is not None:
         terms = (x, memory_graph(graph, f"{name}.memory", x, config.memory, params.memory))
-    terms = _fed(graph, f"{name}.ff_pre", terms, config.ff_pre, params.ff_pre)
+    terms = _feed_forward(graph, f"{name}.ff_pre", terms, config.ff_pre, params.ff_pre)
     with graph.module(f"{name}.stream"):  # the residual stream before attention
         stream = graph.wire("x", terms, f"B T D={config.d_model}", _sum, work=Sum())
     a = attention_graph(graph, f"{name}.attention", stream, config.attention, params.attention)
-    return _fed(graph, f"{name}.ff_post", (stream, a), config.ff_post, params.ff_post)
+    return _feed_forward(graph, f"{name}.ff_post", (stream, a), config.ff_post, params.ff_post)
 
 
 def _lmm(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
     terms: tuple[str, ...] = (x,)
     if config.memory is not None:
         terms = (x, memory_graph(graph, f"{name}.memory", x, config.memory, params.memory))
-    return _fed(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
+    return _feed_forward(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
 
 
 def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
                 return _segments(graph, config, params, x)
 
             terms: tuple[str, ...] = (graph.output("y", tokens, f"B T D={D}", run, ""),)
-        return _fed(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
+        return _feed_forward(graph, f"{name}.ff", terms, config.feed_forward, params.feed_forward)
     keeps = ()
     if config.state == "committed":
         keeps = tuple(
@@ -167,14 +167,14 @@ def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
     a = attention_graph(
         graph, f"{name}.attention", x, config.attention, params.attention, (row, config.longterm)
     )
-    return _fed(graph, f"{name}.ff", (x, a), config.feed_forward, params.feed_forward)
+    return _feed_forward(graph, f"{name}.ff", (x, a), config.feed_forward, params.feed_forward)
 
 
 def _segments(graph: Graph, config: Any, params: Any, x: Any) -> Any:
     state, results = mac.start(config, x.shape[0], dtype=x.dtype), []
     for first, last in graph.spans(x.shape[1]):
         state, y = segments.run_segments(config, params, state, x[:, first:last], None)
-        state = graph.handed(state)
+        state = graph.hand_over(state)
         results.append(y)
     return ops.concatenate(results, axis=1)
 
@@ -188,10 +188,10 @@ def _model(graph: Graph, config: language_model.Config, params: Any) -> None:
     with graph.module("embed"):
         ids = graph.free("ids", "B T")
         x = graph.output("y", ids, f"B T D={D}", lambda ids: params.embedding[ids], "")
-    x = normed(graph, "embed_norm", x, config.embed_norm, params.embed_norm)
+    x = norm_module(graph, "embed_norm", x, config.embed_norm, params.embed_norm)
     for i, (block, own) in enumerate(zip(config.blocks, params.blocks, strict=True)):
         x = _block(graph, f"layers.{i}", x, block, own)
-    x = normed(graph, "norm", x, config.norm, params.norm)
+    x = norm_module(graph, "norm", x, config.norm, params.norm)
     head = params.embedding if config.tied else params.head
     logits = linear(graph, "to_logits", x, head, axes=f"B T V={V}")
     with graph.module("loss"):

@@ -40,7 +40,7 @@ def of_work(value: Value) -> Iterator[Way]:
     for habit in HABITS.get(type(value.work), ()):
         if habit.where(value.work):
 
-            def computed(*sources: Any, habit: Habit = habit) -> Any:
+            def compute(*sources: Any, habit: Habit = habit) -> Any:
                 return habit.function(value.work, *sources)
 
-            yield Way(habit.words, value.sources, computed)
+            yield Way(habit.words, value.sources, compute)

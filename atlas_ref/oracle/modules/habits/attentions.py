@@ -38,33 +38,33 @@ class Rotary(NamedTuple):
             at.append(each)
         return np.concatenate(at)
 
-    def turned(self, x: Any, at: Any, frequencies: Any = None) -> Any:
+    def turn(self, x: Any, at: Any, frequencies: Any = None) -> Any:
         own = self.config
         if frequencies is not None:
             own = own.replaced(frequencies=tuple(map(float, frequencies)))
         return rotary.rotated(own, x, *rotary.tables(own, at, x))
 
 
-def _exchanged(work: Rotary, x: Any) -> Any:
+def _exchange(work: Rotary, x: Any) -> Any:
     cos, sin = rotary.tables(work.config, work.at(x), x)
     return rotary.rotated(work.config, x, sin, cos)
 
 
 def _of_frequencies(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    return lambda w, x: w.turned(x, w.at(x), change(rotary.frequencies(w.config)))
+    return lambda w, x: w.turn(x, w.at(x), change(rotary.frequencies(w.config)))
 
 
 ROTARY = (
-    Habit("counts positions from 1", lambda w, x: w.turned(x, w.at(x) + 1)),
+    Habit("counts positions from 1", lambda w, x: w.turn(x, w.at(x) + 1)),
     Habit(
         "counts positions from the persistent rows",
-        lambda w, x: w.turned(x, w.at(x) + w.persistent),
+        lambda w, x: w.turn(x, w.at(x) + w.persistent),
         lambda w: w.persistent > 1,
     ),
     Habit("does not turn", lambda w, x: x),
-    Habit("turns the other way", lambda w, x: w.turned(x, -w.at(x))),
-    Habit("turns by twice the angle", lambda w, x: w.turned(x, 2 * w.at(x))),
-    Habit("exchanges cos and sin", _exchanged),
+    Habit("turns the other way", lambda w, x: w.turn(x, -w.at(x))),
+    Habit("turns by twice the angle", lambda w, x: w.turn(x, 2 * w.at(x))),
+    Habit("exchanges cos and sin", _exchange),
     Habit("has frequencies base^(-i/d), not base^(-2i/d)", _of_frequencies(np.sqrt)),
     Habit("has its frequencies in reverse", _of_frequencies(lambda w: w[::-1])),
     Habit("has frequencies 1", _of_frequencies(np.ones_like)),
@@ -80,7 +80,7 @@ class Passed(NamedTuple):
 PASSED = (
     Habit(
         "turns values by their positions",
-        lambda w, x: w.rotary.turned(x, w.rotary.at(x)),
+        lambda w, x: w.rotary.turn(x, w.rotary.at(x)),
         lambda w: w.rotary is not None,
     ),
 )
@@ -153,7 +153,7 @@ class Attend(NamedTuple):
         return weights @ np.concatenate([values, v], axis=2)
 
 
-def _seen(choose: Callable[..., Any]) -> Callable[..., Any]:
+def _with_mask(choose: Callable[..., Any]) -> Callable[..., Any]:
     """Another mask: from the work, and the places t, s, first and last of the call of t."""
 
     def run(work: Attend, q: Any, k: Any, v: Any) -> Any:
@@ -163,7 +163,7 @@ def _seen(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _scaled(choose: Callable[[attention.Config], float]) -> Callable[..., Any]:
+def _with_scale(choose: Callable[[attention.Config], float]) -> Callable[..., Any]:
     return lambda w, q, k, v: w.reads(q, k, v, scale=choose(w.config))
 
 
@@ -211,31 +211,31 @@ def _two(work: Attend) -> bool:
 ATTEND = (
     Habit(
         "starts with an empty cache in each call",
-        _seen(lambda W, t, s, first, last: (s <= t) & (s > t - W) & (s >= first)),
+        _with_mask(lambda W, t, s, first, last: (s <= t) & (s > t - W) & (s >= first)),
     ),
     Habit(
         "masks one place too late, so that a token sees the next",
-        _seen(lambda W, t, s, first, last: (s <= t + 1) & (s > t - W) & (s < last)),
+        _with_mask(lambda W, t, s, first, last: (s <= t + 1) & (s > t - W) & (s < last)),
     ),
     Habit(
         "masks one place too early, so that no token sees itself",
-        _seen(lambda W, t, s, first, last: (s < t) & (s >= t - W)),
+        _with_mask(lambda W, t, s, first, last: (s < t) & (s >= t - W)),
     ),
     Habit(
         "masks nothing that comes later in a call",
-        _seen(lambda W, t, s, first, last: (s > t - W) & (s < last)),
+        _with_mask(lambda W, t, s, first, last: (s > t - W) & (s < last)),
     ),
-    Habit("has no window", _seen(lambda W, t, s, first, last: s <= t)),
+    Habit("has no window", _with_mask(lambda W, t, s, first, last: s <= t)),
     Habit(
         "sees blocks of the window's length, not a band",
-        _seen(lambda W, t, s, first, last: (s <= t) & (s // W == t // W)),
+        _with_mask(lambda W, t, s, first, last: (s <= t) & (s // W == t // W)),
     ),
-    Habit("does not scale scores", _scaled(lambda c: 1.0)),
-    Habit("scales scores by 1/d", _scaled(lambda c: 1.0 / c.d_head)),
-    Habit("scales scores by sqrt(d)", _scaled(lambda c: c.d_head**0.5)),
-    Habit("scales scores by d^(-1/4)", _scaled(lambda c: c.d_head**-0.25)),
-    Habit("scales scores by 1/sqrt(dim)", _scaled(lambda c: c.d_model**-0.5)),
-    Habit("scales scores by 1/sqrt(heads d)", _scaled(lambda c: (c.heads * c.d_head) ** -0.5)),
+    Habit("does not scale scores", _with_scale(lambda c: 1.0)),
+    Habit("scales scores by 1/d", _with_scale(lambda c: 1.0 / c.d_head)),
+    Habit("scales scores by sqrt(d)", _with_scale(lambda c: c.d_head**0.5)),
+    Habit("scales scores by d^(-1/4)", _with_scale(lambda c: c.d_head**-0.25)),
+    Habit("scales scores by 1/sqrt(dim)", _with_scale(lambda c: c.d_model**-0.5)),
+    Habit("scales scores by 1/sqrt(heads d)", _with_scale(lambda c: (c.heads * c.d_head) ** -0.5)),
     Habit("masks after the softmax, without a new sum", _masked_late),
     Habit("adds 1 to the sum of the softmax", lambda w, q, k, v: w.reads(q, k, v, extra=1.0)),
     Habit("shows persistent rows one by one, the last first", _one_by_one(True), _persistent),

@@ -84,7 +84,7 @@ def _in_reverse(name: str) -> Habit:
     return Habit(words, _with(lambda f: {name: f[name][:, ::-1]}), _has(name))
 
 
-def _weighed(choose: Callable[[int, int, Any], Any]) -> Callable[..., Any]:
+def _with_weights(choose: Callable[[int, int, Any], Any]) -> Callable[..., Any]:
     """The rule with weights (T, c) of the window, from T, c and the fields."""
 
     def run(work: Cell, *arrays: Any) -> Any:
@@ -105,7 +105,7 @@ def _of_newest(work: Cell, *arrays: Any) -> Any:
     return work.run(fields | {"window_weights": weights})
 
 
-def _windowed(work: Cell) -> bool:
+def _has_window(work: Cell) -> bool:
     return work.window > 1
 
 
@@ -128,23 +128,23 @@ CELL = (
     Habit("exchanges queries and keys", _with(lambda f: {"q": f["k"], "k": f["q"]})),
     Habit(
         "takes the mean over the window, not the sum",
-        _weighed(lambda T, c, f: 1.0 / np.minimum(np.arange(T) + 1.0, c)[:, None]),
-        _windowed,
+        _with_weights(lambda T, c, f: 1.0 / np.minimum(np.arange(T) + 1.0, c)[:, None]),
+        _has_window,
     ),
     Habit(
         "divides the sum over the window by its length",
-        _weighed(lambda T, c, f: 1.0 / c),
-        _windowed,
+        _with_weights(lambda T, c, f: 1.0 / c),
+        _has_window,
     ),
     Habit(
         "leaves the newest token out of the window",
-        _weighed(lambda T, c, f: np.arange(c) > 0),
-        _windowed,
+        _with_weights(lambda T, c, f: np.arange(c) > 0),
+        _has_window,
     ),
     Habit(
         "weighs the window by the gate of its newest token",
         _of_newest,
-        lambda w: _windowed(w) and w.has("window_gate"),
+        lambda w: _has_window(w) and w.has("window_gate"),
     ),
     Habit("forgets the memory at each call", _losing("M"), _called_again),
     Habit(
@@ -155,7 +155,7 @@ CELL = (
     Habit(
         "forgets the window at each call",
         _losing("window"),
-        lambda w: _called_again(w) and _windowed(w),
+        lambda w: _called_again(w) and _has_window(w),
     ),
     Habit(
         "forgets memory and momentum at each call",
@@ -165,7 +165,7 @@ CELL = (
     Habit(
         "starts anew at each call",
         _losing("M", "S", "window"),
-        lambda w: _called_again(w) and _windowed(w),
+        lambda w: _called_again(w) and _has_window(w),
     ),
 )
 

@@ -25,7 +25,7 @@ class Gated(NamedTuple):
         first, second = h[..., :n], h[..., n:]
         return (first, second) if self.gate_half == "second" else (second, first)
 
-    def interleaved(self, h: Any) -> tuple[Any, Any]:
+    def alternate(self, h: Any) -> tuple[Any, Any]:
         """Value and gate from entries that alternate."""
         even, odd = h[..., ::2], h[..., 1::2]
         return (even, odd) if self.gate_half == "second" else (odd, even)
@@ -54,7 +54,7 @@ def _both(work: Gated, h: Any) -> Any:
 
 
 def _alternating(work: Gated, h: Any) -> Any:
-    value, gate = work.interleaved(h)
+    value, gate = work.alternate(h)
     return value * silu(gate)
 
 
@@ -81,7 +81,7 @@ class Mix(NamedTuple):
     gated: bool
 
 
-def _gated(work: Mix) -> bool:
+def _has_gate(work: Mix) -> bool:
     return work.gated
 
 
@@ -99,8 +99,8 @@ MIX = (
     Habit("computes a + a sigmoid(m)", lambda w, a, m, g=None: a + a * _sigmoid(m)),
     Habit("leaves out the memory", lambda w, a, m, g=None: a),
     Habit("leaves out attention", lambda w, a, m, g=None: m),
-    Habit("exchanges g and 1 - g", lambda w, a, m, g: (1.0 - g) * a + g * m, _gated),
-    Habit("computes m + g a", lambda w, a, m, g: m + g * a, _gated),
+    Habit("exchanges g and 1 - g", lambda w, a, m, g: (1.0 - g) * a + g * m, _has_gate),
+    Habit("computes m + g a", lambda w, a, m, g: m + g * a, _has_gate),
 )
 
 

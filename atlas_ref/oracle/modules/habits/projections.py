@@ -30,7 +30,7 @@ def _has_bias(work: Any) -> bool:
     return work.bias is not None
 
 
-def _capped(size: float) -> Callable[..., Any]:
+def _cap(size: float) -> Callable[..., Any]:
     return lambda w, x: size * np.tanh(w.product(x) / size)
 
 
@@ -43,7 +43,7 @@ LINEAR = (
         lambda w: w.weight.shape[0] == w.weight.shape[1],
     ),
     *(
-        Habit(f"caps its result, {size:g} tanh(y / {size:g})", _capped(size))
+        Habit(f"caps its result, {size:g} tanh(y / {size:g})", _cap(size))
         for size in (15.0, 30.0, 50.0)
     ),
 )
@@ -97,7 +97,7 @@ class Convolution(NamedTuple):
         return self.run(self.config, self.filters.replaced(**changes), x)
 
 
-def _moved(by: int) -> Callable[..., Any]:
+def _move_taps(by: int) -> Callable[..., Any]:
     """Taps moved by a place: those of the token before, or of the one after."""
 
     def run(work: Convolution, x: Any) -> Any:
@@ -119,7 +119,7 @@ CONVOLUTION = (
     ),
     Habit(
         "reads with each tap the token before",
-        _moved(-1),
+        _move_taps(-1),
         lambda w: w.config.kernel > 1,
     ),
     Habit("adds the token itself", lambda w, x: x + w.of(x)),
@@ -174,7 +174,7 @@ def _alternating(work: Split, rows: Any) -> Any:
     return np.moveaxis(np.reshape(x, (B, T, width // work.heads, work.heads)), -1, 1)
 
 
-def _not_moved(work: Split, rows: Any) -> Any:
+def _same_order(work: Split, rows: Any) -> Any:
     """The numbers in their order, as a view without a transposition has them."""
     x = work.third(rows)
     B, T, width = x.shape
@@ -194,7 +194,7 @@ def _several(work: Split) -> bool:
 
 SPLIT = (
     Habit("takes entry i of head h from row i H + h, not h d + i", _alternating, _several),
-    Habit("cuts heads without moving them before the tokens", _not_moved, _several),
+    Habit("cuts heads without moving them before the tokens", _same_order, _several),
     Habit("takes the heads in reverse", lambda w, x: w.plain(x)[:, ::-1], _several),
     Habit(
         "takes the head before",

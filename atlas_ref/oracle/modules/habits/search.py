@@ -35,7 +35,7 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def explained(
+def explain(
     graph: Graph, key: str, known: Mapping[str, Any], fits: Callable[[Graph, Any], bool]
 ) -> list[str]:
     """What programs do by habit that gives a value (MODULES-18).
@@ -50,7 +50,7 @@ def explained(
     between = ancestry(graph, key, frozenset(known)).between
     if len(between) > BETWEEN:
         return []
-    base = _computed(graph, between, known)
+    base = _compute(graph, between, known)
     computed = [each for each in (key, *between) if graph.values[each].kind != "free"]
     alone, together = _groups(graph, computed)
     small = _tokens(known) <= TOKENS
@@ -60,13 +60,13 @@ def explained(
             _words(graph, key, group, ways[0])
             for group in places
             for ways in _alike([stage(graph, graph.values[each], known) for each in group])
-            if fits(*_changed(graph, group, ways, between, known, base))
+            if fits(*_change(graph, group, ways, between, known, base))
         ]
         if fitting:
             return list(dict.fromkeys(fitting))
     for each in computed if small else (key,):
         for way in wires.others(graph, graph.values[each], {**base, **known}):
-            if fits(*_changed(graph, (each,), (way,), between, known, base)):
+            if fits(*_change(graph, (each,), (way,), between, known, base)):
                 return [_words(graph, key, (each,), way)]
     return []
 
@@ -76,7 +76,7 @@ def _tokens(known: Mapping[str, Any]) -> int:
     return max((int(np.prod(each.shape[:-1])) for each in known.values()), default=0)
 
 
-def _computed(graph: Graph, keys: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+def _compute(graph: Graph, keys: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     """Values between, computed from what is known, each once."""
     base: dict[str, Any] = {}
     for key in keys:
@@ -106,7 +106,7 @@ def _alike(ways: Sequence[Sequence[Way]]) -> Iterator[tuple[Way, ...]]:
             yield tuple(each[words] for each in by_words)
 
 
-def _changed(
+def _change(
     graph: Graph,
     group: Group,
     ways: Sequence[Way],

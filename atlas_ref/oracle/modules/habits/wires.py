@@ -45,10 +45,10 @@ def factors(value: Value) -> Iterator[Way]:
     """The value times a constant that has a name."""
     for words, factor in constants(value):
 
-        def scaled(*sources: Any, factor: float = factor) -> Any:
+        def scale(*sources: Any, factor: float = factor) -> Any:
             return factor * _of(value, sources)
 
-        yield Way(f"multiplies by {words}", value.sources, scaled)
+        yield Way(f"multiplies by {words}", value.sources, scale)
 
 
 #: Error of a value that was passed on and rounded, relative to its largest entry: any format's.
@@ -65,11 +65,11 @@ CHANGES: tuple[Habit, ...] = (
     Habit("applies sigmoid", lambda w, y: 0.5 * (1.0 + np.tanh(0.5 * y))),
     Habit("applies tanh", lambda w, y: np.tanh(y)),
     Habit("applies relu", lambda w, y: np.maximum(y, 0.0)),
-    Habit("takes the token before", lambda w, y: _delayed(y)),
+    Habit("takes the token before", lambda w, y: _delay(y)),
 )
 
 
-def _delayed(y: Any) -> Any:
+def _delay(y: Any) -> Any:
     """Rows one token later, zeros before the first."""
     rows = np.zeros_like(y)
     rows[..., 1:, :] = y[..., :-1, :]
@@ -82,10 +82,10 @@ def changes(value: Value) -> Iterator[Way]:
         return
     for habit in CHANGES:
 
-        def changed(*sources: Any, habit: Habit = habit) -> Any:
+        def change(*sources: Any, habit: Habit = habit) -> Any:
             return habit.function(None, _of(value, sources))
 
-        yield Way(habit.words, value.sources, changed)
+        yield Way(habit.words, value.sources, change)
 
 
 def _of(value: Value, sources: tuple[Any, ...]) -> Any:
@@ -100,12 +100,12 @@ def terms(value: Value) -> Iterator[Way]:
     for verb, weight in (("leaves out", 0.0), ("adds twice", 2.0), ("subtracts", -1.0)):
         for i, source in enumerate(value.sources):
 
-            def weighed(*sources: Any, i: int = i, weight: float = weight) -> Any:
+            def weigh(*sources: Any, i: int = i, weight: float = weight) -> Any:
                 others = [each for j, each in enumerate(sources) if j != i]
                 total = sum(others[1:], others[0])
                 return total if weight == 0.0 else total + weight * sources[i]
 
-            yield Way(f"{verb} modules/{source}", value.sources, weighed)
+            yield Way(f"{verb} modules/{source}", value.sources, weigh)
 
 
 # -- values of another module ----------------------------------------------------------------------
@@ -125,11 +125,11 @@ def others(graph: Graph, value: Value, known: Mapping[str, Any]) -> Iterator[Way
         for each in order
         if each not in (source, value.key)
         and graph.values[each].axes == axes
-        and _is_known(graph, each, known)
+        and _has_values(graph, each, known)
         and not comes_from(graph, each, value.key)
         and _is_right(graph, each, known)
     ]
-    shared = {each: _shared(each, value.key) for each in candidates}
+    shared = {each: _common_words(each, value.key) for each in candidates}
     for each in sorted(candidates, key=lambda e: (-shared[e], "/out/" not in e, -order.index(e))):
         words = f"receives modules/{each} in place of modules/{source}"
         yield Way(words, (each,), value.function or _same)
@@ -139,7 +139,7 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _shared(a: str, b: str) -> int:
+def _common_words(a: str, b: str) -> int:
     """How many words of their modules' names two keys begin with."""
     words = [each.partition("/")[0].split(".") for each in (a, b)]
     count = 0
@@ -150,7 +150,7 @@ def _shared(a: str, b: str) -> int:
     return count
 
 
-def _is_known(graph: Graph, key: str, known: Mapping[str, Any]) -> bool:
+def _has_values(graph: Graph, key: str, known: Mapping[str, Any]) -> bool:
     if key in known:
         return True
     before = ancestry(graph, key, known)

@@ -12,7 +12,7 @@ from atlas_ref.oracle.program.derive import moves, tensors
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.regimes import ordinary, some, trained
-from atlas_ref.oracle.regimes import repeated as repeated_keys
+from atlas_ref.oracle.regimes import repeat_key as repeated_keys
 
 #: Sizes and events of a case, in the order of drawing; the first value is the plainest.
 SIZES: Space = {

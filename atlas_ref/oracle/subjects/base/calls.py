@@ -28,6 +28,6 @@ class Calls(NamedTuple):
     may_cut: Callable[[Any, int], bool] = lambda case, token: True
 
 
-def state_left(name: str) -> str:
+def last_state(name: str) -> str:
     """The input that a result is in the next call, where out/state/X is in/state/X there."""
     return name.replace("out/", "in/", 1) if name.startswith("out/state/") else ""

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
 
-def resolved(header: Any) -> Convention:
+def header_convention(header: Any) -> Convention:
     """The convention of a header, resolved for its rule and level."""
     return resolve(header.convention, rule=header.rule, level=header.level)
 
 
-def checked(
+def check_inputs(
     header: Any,
     inputs: Mapping[str, Any],
     convention: Convention,

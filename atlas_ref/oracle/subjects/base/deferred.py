@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def deferred(place: str) -> Callable[..., Any]:
+def defer(place: str) -> Callable[..., Any]:
     """A function of the oracle by its place, `replay.loop:run`, that is imported when called."""
     module, name = place.split(":")
 

@@ -33,7 +33,7 @@ def history(inputs: Mapping[str, Any]) -> int:
     return int(inputs["in/window_k"].shape[-2]) if "in/window_k" in inputs else 0
 
 
-def gated(header: Any, inputs: Mapping[str, Any]) -> bool:
+def has_gates(header: Any, inputs: Mapping[str, Any]) -> bool:
     """Whether tokens bring a weight of their own to the window."""
     weights = header.window_weights
     return "in/window_gate" in inputs or (weights is not None and uses_gate(weights))
@@ -76,7 +76,7 @@ def void(case: Case, shape: tuple[int, int]) -> dict[str, str]:
         tokens=tokens(case.inputs),
         history=history(case.inputs),
         resets="in/reset" in case.inputs,
-        gated=gated(h, case.inputs),
+        gated=has_gates(h, case.inputs),
         shape=shape,
     )
     default = resolve("spec", rule=h.rule, level=h.level)

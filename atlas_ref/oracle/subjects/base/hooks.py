@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.subjects.base.calls import Calls
-from atlas_ref.oracle.subjects.base.deferred import deferred
+from atlas_ref.oracle.subjects.base.deferred import defer
 from atlas_ref.oracle.subjects.subject import Traced
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
-features = deferred("cases.features:of_one")
-missed = deferred("family.departures:missed")
+features = defer("cases.features:of_one")
+missed = defer("family.departures:missed_features")
 
 
 #: Results of one call that are inputs of the next, and their names there (CONV-38).
@@ -30,7 +30,7 @@ RESUMES = {
 }
 
 CALLS = Calls(
-    cut=deferred("sweep.cut:some_tokens"),
+    cut=defer("sweep.cut:some_tokens"),
     left=lambda name: RESUMES.get(name, ""),
     begins=lambda name: name in RESUMES.values(),
     returns=True,
@@ -43,21 +43,21 @@ def _leading(case: Case) -> int:
 
 
 MEMORY = Traced(
-    ops=deferred("replay.ops:of_memory"),
-    run=deferred("replay.loop:of_memory"),
+    ops=defer("replay.ops:of_memory"),
+    run=defer("replay.loop:of_memory"),
     leading=_leading,
-    given=deferred("replay.ops:given"),
+    given=defer("replay.ops:feature_ops"),
     has_chunks=True,
 )
 
 NEWTON_SCHULZ = Traced(
-    ops=deferred("replay.ops:of_newton_schulz"),
-    run=deferred("replay.loop:of_newton_schulz"),
+    ops=defer("replay.ops:of_newton_schulz"),
+    run=defer("replay.loop:of_newton_schulz"),
     leading=lambda case: int(case.inputs["in/G"].ndim) - 2,
 )
 
 FEATURE_MAP = Traced(
-    ops=deferred("replay.ops:of_feature_map"),
-    run=deferred("replay.loop:of_feature_map"),
+    ops=defer("replay.ops:of_feature_map"),
+    run=defer("replay.loop:of_feature_map"),
     leading=lambda case: int(case.inputs["in/x"].ndim) - 1,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.subjects.base.deferred import deferred
+from atlas_ref.oracle.subjects.base.deferred import defer
 
 
 class Search(NamedTuple):
@@ -24,14 +24,14 @@ class Search(NamedTuple):
 
 #: Conventions, and what departs from each (IDENT-1 to IDENT-16).
 CONVENTIONS = Search(
-    identify=deferred("identify.identify:by_conventions"),
-    deciding=deferred("identify.deciding:deciding_convention"),
-    readings=deferred("replay.nearest:by_conventions"),
+    identify=defer("identify.identify:by_conventions"),
+    deciding=defer("identify.deciding:deciding_convention"),
+    readings=defer("replay.nearest:by_conventions"),
 )
 
 #: Settings and mistakes that the subject lists itself (DEEPCASE-14).
 READINGS = Search(
-    identify=deferred("identify.identify:by_readings"),
-    deciding=deferred("identify.readings.trials:deciding_reading"),
-    readings=deferred("replay.nearest:by_readings"),
+    identify=defer("identify.identify:by_readings"),
+    deciding=defer("identify.readings.trials:deciding_reading"),
+    readings=defer("replay.nearest:by_readings"),
 )

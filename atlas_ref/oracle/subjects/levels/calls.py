@@ -57,7 +57,7 @@ class Call(NamedTuple):
         }
         return self._replace(inputs={**self.inputs, **cut})
 
-    def changed(self, **tensors: Array) -> Call:
+    def change(self, **tensors: Array) -> Call:
         """With other inputs, by their names without `in/`."""
         new = {f"in/{name}": value for name, value in tensors.items()}
         return self._replace(inputs={**self.inputs, **new})
@@ -117,10 +117,10 @@ def in_turn(
             memories.append(results["out/M"])
         results, position = evaluate(*at.of_tokens(first, last))
         reads.append(results["out/y"])
-    return {**results, "out/y": joined(reads)}, position, memories
+    return {**results, "out/y": join(reads)}, position, memories
 
 
-def joined(reads: list[Array]) -> Array:
+def join(reads: list[Array]) -> Array:
     """Reads of calls that follow on each other, (..., T, d_out)."""
     return reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 

@@ -23,7 +23,7 @@ from atlas_ref.oracle.subjects.levels.calls import (
     Call,
     Evaluate,
     documents,
-    joined,
+    join,
     plain_layout,
 )
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -134,7 +134,7 @@ def results(
         for first, last, own in documents(call, reset):
             result, position = run(own, share[:, first:last, number])
             reads.append(result["out/y"])
-        found.append(({**result, "out/y": joined(reads)}, position))
+        found.append(({**result, "out/y": join(reads)}, position))
     return found
 
 
@@ -150,17 +150,17 @@ def by_calls(evaluate: Evaluate) -> Run:
         reads, at = [], call
         for t in range(call.tokens):
             token = at.of_tokens(t, t + 1)
-            wrote, _ = evaluate(*token.changed(active=one))
+            wrote, _ = evaluate(*token.change(active=one))
             mixed = {
-                f"{name}0": _mixed(share[:, t], token.memory(name, wrote[f"out/{name}"]), written)
+                f"{name}0": _mix(share[:, t], token.memory(name, wrote[f"out/{name}"]), written)
                 for name in ("M", "S")
                 if (written := wrote.get(f"out/{name}")) is not None
             }
-            result, position = evaluate(*token.changed(active=none, **mixed))
+            result, position = evaluate(*token.change(active=none, **mixed))
             before = call.case.convention.read == "before"
             reads.append((wrote if before else result)["out/y"])
             at = Call(call.inputs, call.case).after(result, position)
-        return {**result, "out/y": joined(reads)}, position
+        return {**result, "out/y": join(reads)}, position
 
     return run
 
@@ -172,7 +172,7 @@ def plainly(rounding: Rounding) -> Run:
         own = _Mixer(call, share)
         hook = family.value_hook(own.values)
         found = memory.plain(call.inputs, call.case, rounding, touch=own.touch, hook=hook)
-        return memory.named(call.case, found._replace(S=own.momentum(found.S))), None
+        return memory.name_results(call.case, found._replace(S=own.momentum(found.S))), None
 
     return run
 
@@ -196,7 +196,7 @@ class _Mixer:
             self.M = plain_layout(
                 self.call.memory("M", plain_layout(x, self.call.case)), self.call.case
             )
-        self.M = _mixed(self.share[:, t], self.M, x)
+        self.M = _mix(self.share[:, t], self.M, x)
         return self.M
 
     def touch(self, place: str, x: Array) -> Array:
@@ -209,20 +209,18 @@ class _Mixer:
     def momentum(self, x: Array) -> Array:
         """The momentum after the tokens so far, from that of the last write."""
         self.S = (
-            x
-            if not self.written or x is None
-            else _mixed(self.share[:, self.written - 1], self.S, x)
+            x if not self.written or x is None else _mix(self.share[:, self.written - 1], self.S, x)
         )
         return self.S
 
 
-def _mixed(share: Array, before: Array, after: Array) -> Array:
+def _mix(share: Array, before: Array, after: Array) -> Array:
     """(1 - a) before + a after, with a of each row (CMS-21)."""
     a = ops.reshape(share, (-1, 1, 1, 1))
     return (1.0 - a) * before + a * after
 
 
-def undecided(case: Case, dtype: str) -> str:
+def no_decision(case: Case, dtype: str) -> str:
     """Why the decision of a gate is none in the arithmetic of a format; "" where all are (CASE-37).
 
     A gate is too near to the threshold where rounding of W_l x_t + b_l may turn it.

@@ -20,7 +20,7 @@ from atlas_ref.oracle.subjects.levels.calls import (
     Call,
     Evaluate,
     in_turn,
-    joined,
+    join,
     plain_layout,
 )
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -105,7 +105,7 @@ def _level(
     """
     contexts = {0: call}
     for t, M in begins.items():
-        contexts[t] = call.anew().changed(M0=plain_layout(M, call.case))
+        contexts[t] = call.anew().change(M0=plain_layout(M, call.case))
     for t in np.flatnonzero(reset).tolist():
         contexts[t] = call.anew()
     handed = {t: M for t, M in begins.items() if writes[t - 1] and not reset[t]}
@@ -119,7 +119,7 @@ def _level(
         )
         handed |= {t: plain_layout(M, call.case) for t, M in zip(stops, memories, strict=True)}
         reads.append(result["out/y"])
-    return {**result, "out/y": joined(reads)}, position, handed
+    return {**result, "out/y": join(reads)}, position, handed
 
 
 def by_calls(evaluate: Evaluate) -> Run:
@@ -141,6 +141,6 @@ def plainly(rounding: Rounding) -> Run:
         hook = family.value_hook(values)
         found = memory.plain(call.inputs, call.case, rounding, hook=hook)
         memories = [plain_layout(after[stop], call.case) for stop in stops]
-        return memory.named(call.case, found), None, memories
+        return memory.name_results(call.case, found), None, memories
 
     return run

@@ -84,8 +84,8 @@ def _qk(call: Call) -> dict[str, Array]:
     results: dict[str, Array] = {}
     params = call.params.replaced(keys=call.inputs.get("in/persistent_keys"))
     for form in _forms(call.settings):
-        q, k = (_flat(_moved(call, form, each)) for each in "qk")
-        gate = _moved(call, form, "gamma")[:, :, 0] if call.settings.gates else None
+        q, k = (_flat(_input_and_change(call, form, each)) for each in "qk")
+        gate = _input_and_change(call, form, "gamma")[:, :, 0] if call.settings.gates else None
         config = call.config.replaced(powers="exact" if form == "chunked" else "float32")
         start = query_key.start(config, q.shape[0], dtype=plain(q).dtype)
         _, y = query_key.apply(config, params, start, q, k, gate)
@@ -95,7 +95,7 @@ def _qk(call: Call) -> dict[str, Array]:
     return results
 
 
-def _moved(call: Call, form: str, name: str) -> Array:
+def _input_and_change(call: Call, form: str, name: str) -> Array:
     """An input of one form: the case's, and the zero by which its gradient is taken."""
     value, zero = call.inputs[f"in/{name}"], call.inputs.get(f"in/{form}/{name}")
     return value if zero is None else value + zero

@@ -33,7 +33,7 @@ def _rotary_tensors(settings: Any) -> dict[str, Tensor]:
     return {"in/q": rows, "in/k": rows, **bars, FREQUENCIES: Tensor("dim/2", low=0)}
 
 
-def _turned(call: Call) -> dict[str, Array]:
+def _turn(call: Call) -> dict[str, Array]:
     """Queries and keys turned by positions from seq_offset on."""
     first = rotary.State(position=call.settings.seq_offset)
     return {
@@ -100,7 +100,7 @@ def _reads(call: Call, heads: Array) -> Array:
     return ops.softmax(ops.where(backend.of(heads).from_host(seen), scores, -math.inf)) @ v
 
 
-def _masked(settings: Any, inputs: Mapping[str, Any]) -> None:
+def _refuse_blind_tokens(settings: Any, inputs: Mapping[str, Any]) -> None:
     """Refuse a token whose window has no token that it sees: its softmax is of nothing (LAYER-17)."""
     if "in/attention_mask" not in inputs:
         return
@@ -146,7 +146,7 @@ PARTS: dict[str, Entry] = {
     "atlas_mag_rotary": Entry(
         MODULES["atlas_mag_rotary"],
         _rotary_tensors,
-        _turned,
+        _turn,
         {"out": "ROTARY-1", **GRADIENTS},
         result="out/q",
         void=_no_base,
@@ -176,7 +176,7 @@ PARTS: dict[str, Entry] = {
             "out": "ROTARY-1",
             **GRADIENTS,
         },
-        fits=_masked,
+        fits=_refuse_blind_tokens,
         numbers=_scores,
         between=_between,
     ),

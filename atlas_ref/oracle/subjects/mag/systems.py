@@ -46,7 +46,7 @@ def _block_tensors(settings: Any) -> dict[str, Tensor]:
 def _block(call: Call) -> Results:
     """The block, what lies between, and its memory after the call (LAYER-21)."""
     s, config, params, x = call.settings, call.config, call.params, call.inputs["in/x"]
-    start = _started(s, config, call.inputs, "in/buffer/memory.", x)
+    start = _start(s, config, call.inputs, "in/buffer/memory.", x)
     state, y = mag.apply(config, params, start, x)
     own, before = config.attention, start.attention
     n, qkv = attention.projected(own, params.attention, x)
@@ -63,13 +63,13 @@ def _block(call: Call) -> Results:
     heads = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
     results |= {"out/gamma": ops.expand_dims(u, -1), "out/q_projected": heads, "out/mem_out": m}
     if s.learns:
-        loss, _ = _learned(config.memory, params.memory, held, tokens, u)
+        loss, _ = _learn(config.memory, params.memory, held, tokens, u)
         after: Any = state.memory
         results |= {"out/omega_loss": loss, **_memory_of(after, "out/state/", "memory.")}
     return results
 
 
-def _started(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -> mag.State:
+def _start(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -> mag.State:
     """The state of a block with the momenta of a case."""
     initial = None
     if not s.disable_memory:
@@ -77,7 +77,7 @@ def _started(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -
     return mag.start(config, like.shape[0], dtype=plain(like).dtype, initial=initial)
 
 
-def _learned(
+def _learn(
     config: shared_memory.Config, params: Any, state: Any, tokens: Mapping[str, Array], u: Array
 ) -> tuple[Array, Array]:
     """The loss of a call's write, at the weights before it, and its step size."""
@@ -120,7 +120,7 @@ def _model(call: Call) -> Results:
     s, config, params = call.settings, call.config, call.params
     ids = [call.inputs[f"in/{prefix}ids"] for prefix in s.prefixes]
     blocks = [
-        _started(s, block, call.inputs, f"in/buffer/blocks.{i}.memory.", _like(params, ids[0]))
+        _start(s, block, call.inputs, f"in/buffer/blocks.{i}.memory.", _like(params, ids[0]))
         for i, block in enumerate(config.blocks)
     ]
     state = language_model.State(blocks=tuple(blocks))
@@ -156,7 +156,7 @@ def _learned_of(call: Call, state: language_model.State, ids: Any, place: str) -
         shared = mag.shared_of(config, fresh.attention, n, qkv, None)
         u = shared_memory.gate_of(params.memory, n)
         _, tokens = shared_memory.projected(config.memory, params.memory, empty, shared, u, None)
-        loss, step = _learned(config.memory, params.memory, before.memory, tokens, u)
+        loss, step = _learn(config.memory, params.memory, before.memory, tokens, u)
         results[f"{place}omega_loss/{i}"] = loss
         if call.settings.ttl_adaptive_eta:
             results[f"{place}effective_eta/{i}"] = step

@@ -30,42 +30,42 @@ RESULTS = re.compile(rf"out/(y|{'|'.join(STATES)})|grad/({'|'.join(sorted(_TRAIN
 STATE = re.compile(rf"out/({'|'.join(STATES)})")
 
 
-def _stated(header: Any) -> tuple[Program, Parameters]:
+def _program(header: Any) -> tuple[Program, Parameters]:
     """The program of a header, and its parameters."""
-    settings = parameters.parsed(header)
+    settings = parameters.parse(header)
     return settings.program, settings
 
 
 def _of_case(case: Case) -> tuple[Program, Parameters]:
-    return _stated(case.header)
+    return _program(case.header)
 
 
 def _evaluate(
     inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
-    settings = parameters.parsed(case.header)
+    settings = parameters.parse(case.header)
     return MEMBERS[settings.member].evaluate(inputs, settings), None
 
 
 def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
     """The recurrence as a plain loop, which shares no code with its rule (TOL-3)."""
-    return run(*_stated(case.header), inputs, rounding)
+    return run(*_program(case.header), inputs, rounding)
 
 
 def _along(case: Case) -> str:
     """The input with the tokens and channels of the member, the first one."""
-    return next(iter(parameters.parsed(case.header).program.tensors))
+    return next(iter(parameters.parse(case.header).program.tensors))
 
 
-def _continued(case: Case) -> Mapping[str, Any]:
+def _next_parameters(case: Case) -> Mapping[str, Any]:
     """Parameters of the call that follows (RECUR-13)."""
-    program, settings = _stated(case.header)
+    program, settings = _program(case.header)
     return program.continued(case.inputs, settings)
 
 
 def _clause(header: Any, name: str) -> str:
     """The clause about a result (RECUR-7)."""
-    return "RECUR-4" if name.startswith("grad/") else parameters.parsed(header).program.clause
+    return "RECUR-4" if name.startswith("grad/") else parameters.parse(header).program.clause
 
 
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
@@ -82,7 +82,7 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
 
 def _features(case: Case) -> set[str]:
     """Names of the features of SRC-21 that a case has (RECUR-7)."""
-    states = parameters.parsed(case.header).program.states
+    states = parameters.parse(case.header).program.states
     first = case.inputs[_along(case)].shape
     widths = {case.inputs[name].shape[-1] for name in ("in/k", "in/v") if name in case.inputs}
     has = {
@@ -103,24 +103,24 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=lambda request, header, generator, d_phi: tensors.draw(
-        *_stated(header), request, generator
+        *_program(header), request, generator
     ),
     draw_states=lambda request, header, inputs, generator: tensors.states(
-        *_stated(header), inputs, generator
+        *_program(header), inputs, generator
     ),
     instead="atlas-ref eval, check, replay, tolerance, identify, sweep and certify do",
     is_memory=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=lambda header, inputs: tensors.checked(*_stated(header), inputs),
+    checked=lambda header, inputs: tensors.checked(*_program(header), inputs),
     clause=_clause,
-    numbers=lambda header, inputs: tensors.numbers(*_stated(header), inputs),
+    numbers=lambda header, inputs: tensors.numbers(*_program(header), inputs),
     results=RESULTS,
     measured=True,  # beyond 1e-12 in float64 (RECUR-7)
     states=STATE,
     features=_features,
     check_form=_check_form,
-    continued=_continued,
+    continued=_next_parameters,
     search=READINGS,
     traced=ops.traced(_of_case, _along),
     searched=readings.searched(_of_case, "recurrence"),
