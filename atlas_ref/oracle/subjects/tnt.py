@@ -204,6 +204,11 @@ def clause(header: Any, name: str) -> str:
     )
 
 
+def _along(case: Case) -> str:
+    """The input with the tokens and channels of a case."""
+    return "in/k"
+
+
 def _void(case: Case) -> dict[str, str]:
     return void.reasons(case.header, case.inputs)
 
@@ -231,7 +236,7 @@ SUBJECT = Subject(
     search=READINGS,
     searched=searched(program.stated, "tnt")._replace(keeps=program.keeps),
     calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state),
-    traced=traces.traced(program.stated, lambda case: "in/k"),
+    traced=traces.traced(program.stated, _along),
     convention=parameters.convention,
     check_form=_check_form,
     sample=tnt_inputs.SAMPLE,
