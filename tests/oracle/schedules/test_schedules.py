@@ -286,7 +286,7 @@ def handing(**results):
             handing(y=lambda x: x[..., :1, :]),
             "shape (2, 1, 4), a call of 8 tokens has as many reads",
         ),
-        (lambda case: Answer.failed("crash: no"), "prefill:8 (tokens 0 to 7): crash: no"),
+        (lambda case: Answer.no_answer("crash: no"), "prefill:8 (tokens 0 to 7): crash: no"),
     ],
 )
 def test_an_answer_that_no_call_can_go_on_from_fails_with_the_call(kernel, said):
@@ -298,7 +298,7 @@ def test_an_answer_that_no_call_can_go_on_from_fails_with_the_call(kernel, said)
 
 def test_a_call_that_is_not_supported_makes_the_case_so():
     def kernel(case):
-        return Answer.unsupported("one token") if tokens_of(case) == 1 else ours(case)
+        return Answer.no_support("one token") if tokens_of(case) == 1 else ours(case)
 
     found = scheduled(drawn("dplr"), kernel, "prefill:23,decode:1")
     assert only(found) == ("NOT SUPPORTED", "decode:1 (token 23): one token")
