@@ -102,9 +102,9 @@ class Settings:
             from atlas_ref.oracle.judge.compare import checked
 
             return checked(case, source=source, only=self.only, **stated)
-        from atlas_ref.oracle.schedules.judge import scheduled
+        from atlas_ref.oracle.schedules.judge import check_schedule
 
-        return scheduled(case, source, self.schedule, **stated)
+        return check_schedule(case, source, self.schedule, **stated)
 
     def repeated(self, case: Path) -> str:
         """The command that repeats one test."""

@@ -250,12 +250,14 @@ def _check_schedule(given: dict[str, Any], *, asked: bool) -> None:
 
 def _scheduled(case: Case, source: Source | None, changes: Any, given: dict[str, Any]) -> Checked:
     """The verdicts under a schedule."""
-    from atlas_ref.oracle.schedules.judge import scheduled
+    from atlas_ref.oracle.schedules.judge import check_schedule
 
     assert source is not None
     stated = {name: given[name] for name in ("dtype", "state_dtype", "exactly")}
     absent = given["absent"]
-    return scheduled(case, source, given["schedule"], convention=changes, without=absent, **stated)
+    return check_schedule(
+        case, source, given["schedule"], convention=changes, without=absent, **stated
+    )
 
 
 def _named(only: list[str], paths: list[Path]) -> set[str]:

@@ -85,7 +85,7 @@ def _log_uniform(
     return np.exp(draw.uniform(np.log(low), np.log(high), shape))
 
 
-def trained(inputs: Arrays, draw: np.random.Generator) -> None:
+def layer_gates(inputs: Arrays, draw: np.random.Generator) -> None:
     """Gates exp(-rate softplus(dt)) of trained layers, one step in 16 the largest; keys and queries of
     length 1.
 
@@ -148,4 +148,4 @@ SEQUENCES: dict[str, Change] = {
 }
 
 #: Those that are asked for by name, beside that of a long case.
-NAMED: dict[str, Change] = {"slow": slow, "trained": trained}
+NAMED: dict[str, Change] = {"slow": slow, "trained": layer_gates}

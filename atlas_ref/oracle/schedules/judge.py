@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.features import declared_features, features
 from atlas_ref.oracle.cases.inputs import round_inputs
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.compare import Checked, checked
-from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.schedules.mistakes import mistakes
-from atlas_ref.oracle.schedules.run import Ran, Stopped, planned, run
-from atlas_ref.oracle.schedules.steps import calls
+from atlas_ref.oracle.schedules.run import Ran, plan_calls, run
+from atlas_ref.oracle.schedules.steps import Call, UncutError, calls
 from atlas_ref.oracle.sweep.first import tokens_of
 
 #: Names of the verdicts on bits, as rows have them.
@@ -47,49 +47,40 @@ class Judge:
         if stated.get("dtype") is not None:
             case = round_inputs(case, stated["dtype"])
         self.calls = calls(text, tokens_of(case))
-        self.plan = planned(case, self.calls)
+        self.plan = plan_calls(case, self.calls)
         self.name = case.name
 
     def rows(self) -> list[Comparison]:
         """Every verdict, in order."""
         ran = run(self.plan, self.source, self.calls)
         if ran.stopped is not None:
-            return [self._stopped(ran.stopped)]
-        whole = self.source(self.plan.case)
-        if whole.tensors is None:
-            return [Comparison(self.name, "one call", whole.verdict, why=whole.failure or "")]
-        right, alone = self._right(ran), self._judged(self.plan.case, whole.tensors)
-        right = [self._named(row, ran) for row in right]
-        rows = [*right, *self._prefixes(ran), self._repeated(ran)]
-        return [*rows, self._split(ran, whole.tensors, right, alone), *self._batched(ran)]
+            call, answer = ran.stopped
+            return [self._row("-", answer.verdict, f"{call.words}: {answer.failure}")]
+        right = [self._name_mistake(row, ran) for row in self._right(ran)]
+        rows = [*right, *self._prefixes(ran), self._repeat(ran)]
+        return [*rows, self._against_one(ran, right), *self._row_alone(ran)]
 
-    def _stopped(self, stopped: Stopped) -> Comparison:
-        answer = stopped.answer
-        why = f"{stopped.call.words}: {answer.failure}"
-        return Comparison(self.name, "-", answer.verdict, why=why)
+    def _row(self, tensor: str, verdict: Any, why: str) -> Comparison:
+        return Comparison(self.name, tensor, verdict, why=why)
 
-    def _judged(self, case: Case, found: Mapping[str, Any]) -> list[Comparison]:
+    def _verdicts(self, case: Case, found: Mapping[str, Any]) -> list[Comparison]:
         """The ordinary verdicts on results of a case."""
         tensors = {name: x for name, x in found.items() if name.startswith("out/")}
         return checked(case, source=lambda _: Answer(dict(tensors)), **self.stated).rows
+
+    def _wrong(self, case: Case, found: Mapping[str, Any]) -> list[str]:
+        """Names of the results of a case that are not right."""
+        return _bad(self._verdicts(case, found))
 
     def _right(self, ran: Ran) -> list[Comparison]:
         """The worst verdict of each result, of all times that its tokens were computed."""
         last = ran.states[max(ran.states)]
         found: dict[str, Comparison] = {}
-        for reads in ran.rounds:
-            for row in self._judged(self.plan.case, {**reads, **last}):
+        for reads, computed_in in ran.rounds:
+            for row in self._verdicts(self.plan.case, {**reads, **last}):
                 if row.tensor not in found or _worse(row, found[row.tensor]):
-                    found[row.tensor] = row
-        return [self._placed(row) for row in found.values()]
-
-    def _placed(self, row: Comparison) -> Comparison:
-        """A wrong read with the call that computed it."""
-        if row.first is None or row.first.token is None:
-            return row
-        token = row.first.token
-        by = next((c for c in self.calls if c.reads and c.first <= token < c.last), None)
-        return row if by is None else row._replace(why=_both(row.why, f"first in {by.words}"))
+                    found[row.tensor] = _with_call(row, computed_in)
+        return list(found.values())
 
     def _prefixes(self, ran: Ran) -> list[Comparison]:
         """One verdict on states after some calls: the first that is wrong, else the worst (SCHED-4)."""
@@ -97,7 +88,7 @@ class Judge:
         places = places[:: max(1, -(-len(places) // PREFIXES))]
         worst: Comparison | None = None
         for place in places:
-            for row in self._judged(self.plan.prefix(place), ran.states[place]):
+            for row in self._verdicts(self.plan.prefix(place), ran.states[place]):
                 if row.tensor in self.plan.carried and (worst is None or _worse(row, worst)):
                     worst = row._replace(tensor=f"{row.tensor} after {place}")
             if worst is not None and worst.verdict not in ("PASS", "UNDECIDABLE"):
@@ -109,83 +100,92 @@ class Judge:
 
     # -- the same bits ---------------------------------------------------------------------------------
 
-    def _repeated(self, ran: Ran) -> Comparison:
+    def _repeat(self, ran: Ran) -> Comparison:
         """Whether the first call of each kind gives the same bits again."""
-        seen: set[str] = set()
+        kinds: set[str] = set()
+        other = ""
         for call, given, found in ran.answers:
             kind = call.step.partition(":")[0]
-            if kind in seen:
+            if kind in kinds:
                 continue
-            seen.add(kind)
-            again = self.source(self.plan.part(call, given))
+            kinds.add(kind)
+            part = self.plan.part(call, given)
+            again = self.source(part)
             if again.tensors is None:
                 why = f"{call.words}, asked again: {again.failure}"
-                return Comparison(self.name, REPEATED, "FAILED", why=why)
-            if (row := self._alike(REPEATED, found, again.tensors, call.words)) is not None:
-                return row
-        return Comparison(self.name, REPEATED, "PASS", why="the same bits")
+                return self._row(REPEATED, again.verdict, why)
+            if not (differs := _difference(found, again.tensors)):
+                continue
+            if wrong := self._wrong(part, again.tensors):
+                why = f"{call.words}, asked again: {', '.join(wrong)} WRONG"
+                return self._row(REPEATED, "WRONG", why)
+            other = other or f"{call.words}: other bits in {differs}"
+        return self._of_bits(REPEATED, other)
 
-    def _split(
-        self,
-        ran: Ran,
-        whole: Mapping[str, Any],
-        right: Sequence[Comparison],
-        alone: Sequence[Comparison],
-    ) -> Comparison:
+    def _against_one(self, ran: Ran, right: Sequence[Comparison]) -> Comparison:
         """Whether the calls of the schedule give what one call gives."""
-        for reads in ran.rounds:
-            mine = {**reads, **ran.states[max(ran.states)]}
-            for name, x in mine.items():
-                if name not in whole or _same(x, whole[name]):
-                    continue
-                first = _first_other(x, whole[name], self.plan.axis if name in reads else None)
-                where = f"{name}{first}"
-                bad = [row.tensor for row in right if row.verdict != "PASS"]
-                if bad and all(row.verdict == "PASS" for row in alone):
-                    why = f"one call is right, these calls are not: {', '.join(bad)}"
-                    return Comparison(self.name, SPLIT, "WRONG", why=why)
-                return self._rounding(SPLIT, f"other bits from {where} on")
-        return Comparison(self.name, SPLIT, "PASS", why="the same bits")
+        whole = self.source(self.plan.case)
+        if whole.tensors is None:
+            return self._row(SPLIT, whole.verdict, f"one call: {whole.failure}")
+        last, differs = ran.states[max(ran.states)], ""
+        for reads, _ in ran.rounds:
+            mine = {**reads, **last}
+            name = differs or _difference(mine, whole.tensors)
+            if name and not differs:
+                axis = self.plan.axis if name in reads else None
+                differs = name + _first_other(mine[name], whole.tensors[name], axis)
+        if not differs:
+            return self._of_bits(SPLIT, "")
+        bad, alone = _bad(right), self._wrong(self.plan.case, whole.tensors)
+        if alone:
+            these = "neither these calls nor one call is" if bad else "one call is not"
+            return self._row(SPLIT, "WRONG", f"{these} right: {', '.join(alone)}")
+        if bad:
+            why = f"one call is right, these calls are not: {', '.join(bad)}"
+            return self._row(SPLIT, "WRONG", why)
+        return self._of_bits(SPLIT, f"other bits from {differs} on")
 
-    def _batched(self, ran: Ran) -> list[Comparison]:
+    def _row_alone(self, ran: Ran) -> list[Comparison]:
         """Whether a row of the batch gives the same bits alone."""
-        count = self.plan.rows()
+        count, other = self.plan.rows(), ""
         if not count:
             return []
         call, _, found = ran.answers[0]
         for i in (0, count - 1):
-            part = self.plan.row(self.plan.part(call, None), i)
+            try:
+                part = self.plan.row(self.plan.part(call, None), i)
+            except CaseError:
+                why = f"{count} rows and as many heads are not told apart; take another batch"
+                return [self._row(BATCHED, "NOT SUPPORTED", why)]
             answer = self.source(part)
             if answer.tensors is None:
-                why = f"row {i} of the batch alone: {answer.failure}"
-                return [Comparison(self.name, BATCHED, answer.verdict, why=why)]
-            mine = {n: x[i : i + 1] for n, x in found.items() if n in answer.tensors}
-            other = self._alike(BATCHED, mine, answer.tensors, f"row {i}")
-            if other is not None:
-                wrong = [row for row in self._judged(part, mine) if row.verdict == "WRONG"]
-                return [other._replace(verdict="WRONG") if wrong else other]
-        return [Comparison(self.name, BATCHED, "PASS", why="the same bits")]
+                return [self._row(BATCHED, answer.verdict, f"row {i} alone: {answer.failure}")]
+            mine = {
+                name: x[i : i + 1] if x.ndim and x.shape[0] == count else x
+                for name, x in found.items()
+            }
+            if not (differs := _difference(mine, answer.tensors)):
+                continue
+            for words, results in (("alone", answer.tensors), ("among others", mine)):
+                if wrong := self._wrong(part, results):
+                    why = f"row {i} {words}: {', '.join(wrong)} WRONG"
+                    return [self._row(BATCHED, "WRONG", why)]
+            other = other or f"row {i}: other bits in {differs}"
+        return [self._of_bits(BATCHED, other)]
 
-    def _alike(
-        self, name: str, one: Mapping[str, Any], other: Mapping[str, Any], where: str
-    ) -> Comparison | None:
-        """A row about results whose bits differ; None where they are the same."""
-        for tensor, x in one.items():
-            if tensor.startswith("out/") and tensor in other and not _same(x, other[tensor]):
-                return self._rounding(name, f"{where}: other bits in {tensor}")
-        return None
-
-    def _rounding(self, name: str, why: str) -> Comparison:
-        verdict: Verdict = "WRONG" if self.exactly else "PASS"
-        return Comparison(self.name, name, verdict, why=why)
+    def _of_bits(self, name: str, other: str) -> Comparison:
+        """The verdict on bits, where numbers are right."""
+        if not other:
+            return self._row(name, "PASS", "the same bits")
+        return self._row(name, "WRONG" if self.exactly else "PASS", other)
 
     # -- which mistake -----------------------------------------------------------------------------------
 
-    def _named(self, row: Comparison, ran: Ran) -> Comparison:
+    def _name_mistake(self, row: Comparison, ran: Ran) -> Comparison:
         """A wrong read with the mistake under which our own calls give it (SCHED-6)."""
         if row.verdict != "WRONG" or row.tensor != self.plan.read:
             return row
-        got = ran.rounds[-1][self.plan.read].astype(np.float64)
+        got = ran.rounds[-1][0][self.plan.read].astype(np.float64)
         if not np.isfinite(got).all():
             return row
         want = evaluate(self.plan.case).tensors[self.plan.read]
@@ -197,8 +197,7 @@ class Judge:
                 continue
             if ours.stopped is not None:
                 continue
-            mine = ours.rounds[-1][self.plan.read]
-            distance = float(np.abs(got - mine).max())
+            distance = float(np.abs(got - ours.rounds[-1][0][self.plan.read]).max())
             if distance < 1e-2 * gap:
                 fitting.append((distance, mistake.words))
         if not fitting:
@@ -208,7 +207,7 @@ class Judge:
         return row._replace(why=_both(row.why, f"as if {' or '.join(words)}"))
 
 
-def scheduled(
+def check_schedule(
     case: Case,
     source: Source,
     text: str,
@@ -227,20 +226,40 @@ def scheduled(
         dtype, state_dtype, convention, without: as of `check`.
 
     Raises:
-        CaseError: a schedule that is none, or does not cover the case; a case that cannot be cut.
+        CaseError: a schedule that is none, or does not cover the case.
     """
+    if not case.supported:
+        return checked(case, source=source)
     case = case if convention is None else under(case, convention)
     if skipped := tuple(name for name in declared_features(without) if name in features(case)):
-        answer = Answer.no_support(f"skipped: without {', '.join(skipped)}")
-        row = Comparison(case.name, "-", "NOT SUPPORTED", why=answer.failure or "")
-        return Checked(case, answer, [row], skipped=skipped)
-    judge = Judge(case, source, text, exactly=exactly, dtype=dtype, state_dtype=state_dtype)
+        return _without_calls(case, f"skipped: without {', '.join(skipped)}")._replace(
+            skipped=skipped
+        )
+    try:
+        judge = Judge(case, source, text, exactly=exactly, dtype=dtype, state_dtype=state_dtype)
+    except UncutError as error:
+        return _without_calls(case, str(error).removeprefix(f"{case.name}: "))
     rows = judge.rows()
-    failed = next((row for row in rows if row.verdict in ("FAILED", "NOT SUPPORTED")), None)
-    answer = Answer({})
-    if failed is not None:
-        answer = Answer(None, failed.why, failed.verdict)
+    ended = next((row for row in rows if row.tensor == "-"), None)
+    answer = Answer({}) if ended is None else Answer(None, ended.why, ended.verdict)
     return Checked(judge.plan.case, answer, rows, dtype, state_dtype=state_dtype, asked=True)
+
+
+def _without_calls(case: Case, why: str) -> Checked:
+    """A case that no call was made of, and why."""
+    answer = Answer.no_support(why)
+    return Checked(case, answer, [Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
+
+
+def _bad(rows: Sequence[Comparison]) -> list[str]:
+    return [row.tensor for row in rows if row.verdict not in ("PASS", "UNDECIDABLE")]
+
+
+def _with_call(row: Comparison, computed_in: Mapping[int, Call]) -> Comparison:
+    """A wrong read with the call that computed it."""
+    if row.first is None or row.first.token is None:
+        return row
+    return row._replace(why=_both(row.why, f"first in {computed_in[row.first.token].words}"))
 
 
 def _worse(row: Comparison, other: Comparison) -> bool:
@@ -252,9 +271,15 @@ def _both(one: str, other: str) -> str:
     return f"{one}; {other}" if one else other
 
 
-def _same(x: Any, y: Any) -> bool:
-    """Whether two arrays have the same bits, but for the sign of a zero."""
-    return x.dtype == y.dtype and x.shape == y.shape and np.array_equal(x, y, equal_nan=True)
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first result of which two answers have other bits, but for the sign of a zero."""
+    for name, x in one.items():
+        if name.startswith("out/") and name in other:
+            y = other[name]
+            alike = x.dtype == y.dtype and x.shape == y.shape
+            if not (alike and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")):
+                return name
+    return ""
 
 
 def _first_other(x: Any, y: Any, axis: int | None) -> str:

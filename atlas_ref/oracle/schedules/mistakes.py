@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer, Source
-from atlas_ref.oracle.schedules.run import Plan, Tensors
+from atlas_ref.oracle.schedules.run import Plan
 from atlas_ref.oracle.schedules.steps import Call
 from atlas_ref.oracle.sweep import split
 from atlas_ref.oracle.sweep.first import tokens_of
@@ -34,29 +34,38 @@ class Mistake(NamedTuple):
 def mistakes(plan: Plan, calls: Sequence[Call]) -> Iterator[Mistake]:
     """Mistakes that these calls can show, those that public reports name most first."""
     later = [each for each in calls if each.first]
+    kinds: dict[str, Callable[[int], bool]] = {}
     if any(each.tokens > 1 for each in later) and any(each.tokens == 1 for each in later):
-        several = partial(_lost, plan, plan.carried, lambda tokens: tokens > 1)
-        yield Mistake("calls of several tokens started from no state", several)
-        alone = partial(_lost, plan, plan.carried, lambda tokens: tokens == 1)
-        yield Mistake("calls of one token started from no state", alone)
-    every = partial(_lost, plan, plan.carried, lambda tokens: True)
+        kinds |= {"several tokens": lambda tokens: tokens > 1, "one token": lambda n: n == 1}
+    for kind, concerns in kinds.items():
+        words = f"calls of {kind} started from no state"
+        yield Mistake(words, partial(_lose, plan, plan.carried, concerns))
+    every = partial(_lose, plan, plan.carried, lambda tokens: True)
     yield Mistake("each call started from no state", every)
     for name in plan.carried if len(plan.carried) > 1 else ():
-        source = partial(_lost, plan, (name,), lambda tokens: True)
-        yield Mistake(f"{name} was lost between calls", source)
-    early = partial(_of_before, plan, lambda tokens: tokens - 1)
-    yield Mistake("states were those before the last token of a call", early)
+        yield Mistake(
+            f"{name} was lost between calls", partial(_lose, plan, (name,), lambda tokens: True)
+        )
+        for kind, concerns in kinds.items():
+            words = f"calls of {kind} started without {name}"
+            yield Mistake(words, partial(_lose, plan, (name,), concerns))
+    words = "states were those before the last token of a call"
+    yield Mistake(words, partial(_leave_earlier, plan, lambda tokens: tokens - 1))
+    several = partial(_leave_earlier, plan, lambda tokens: max(1, tokens - 1))
+    yield Mistake(f"{words}, of several tokens", several)
     for size in BLOCKS:
         if any(each.tokens > size and each.tokens % size for each in calls):
-            source = partial(_of_before, plan, partial(_whole_blocks, size))
-            yield Mistake(f"states were those of the last whole block of {size} tokens", source)
-    yield Mistake("matrices of states were handed on transposed", partial(_changed, plan, _turned))
-    for name, kind in FORMATS.items():
-        source = partial(_changed, plan, partial(_through, kind))
+            words = f"states were those of the last whole block of {size} tokens"
+            yield Mistake(words, partial(_leave_earlier, plan, partial(_whole_blocks, size)))
+            longer = partial(_leave_earlier, plan, partial(_blocks_of_longer, size))
+            yield Mistake(f"{words}, of calls longer than it", longer)
+    yield Mistake("matrices of states were handed on transposed", partial(_hand, plan, _transpose))
+    for name, kind_ in FORMATS.items():
+        source = partial(_hand, plan, partial(_through, kind_))
         yield Mistake(f"states were kept in {name} between calls", source)
 
 
-def _lost(plan: Plan, names: Sequence[str], concerns: Callable[[int], bool], case: Case) -> Answer:
+def _lose(plan: Plan, names: Sequence[str], concerns: Callable[[int], bool], case: Case) -> Answer:
     """A program that starts some calls without some of the states."""
     if concerns(tokens_of(case)):
         lost = {plan.cut.left(name) for name in names}
@@ -65,13 +74,19 @@ def _lost(plan: Plan, names: Sequence[str], concerns: Callable[[int], bool], cas
     return Answer(evaluate(case).tensors)
 
 
-def _of_before(plan: Plan, place: Callable[[int], int], case: Case) -> Answer:
-    """A program whose states are those after fewer tokens of its call."""
+def _leave_earlier(plan: Plan, place: Callable[[int], int], case: Case) -> Answer:
+    """A program whose states are those after fewer tokens of its call, of none those of before."""
     found, tokens = evaluate(case).tensors, tokens_of(case)
     count = place(tokens)
-    if not 0 < count < tokens:
+    if count >= tokens:
         return Answer(found)
-    before = evaluate(split.part(case, range(count))).tensors
+    if count > 0:
+        before = evaluate(split.part(case, range(count))).tensors
+    else:
+        before = {
+            name: case.inputs.get(plan.cut.left(name), np.zeros_like(found[name]))
+            for name in plan.carried
+        }
     return Answer({**found, **{name: before[name] for name in plan.carried}})
 
 
@@ -79,17 +94,17 @@ def _whole_blocks(size: int, tokens: int) -> int:
     return tokens // size * size
 
 
-def _changed(plan: Plan, change: Callable[[Any], Any], case: Case) -> Answer:
+def _blocks_of_longer(size: int, tokens: int) -> int:
+    return tokens // size * size or tokens
+
+
+def _hand(plan: Plan, change: Callable[[Any], Any], case: Case) -> Answer:
     """A program that hands states over after a change."""
     found = evaluate(case).tensors
-    return Answer({**found, **_states(plan, found, change)})
+    return Answer({**found, **{name: change(found[name]) for name in plan.carried}})
 
 
-def _states(plan: Plan, found: Tensors, change: Callable[[Any], Any]) -> Tensors:
-    return {name: change(found[name]) for name in plan.carried}
-
-
-def _turned(x: Any) -> Any:
+def _transpose(x: Any) -> Any:
     square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
     return np.swapaxes(x, -1, -2).copy() if square else x
 

@@ -33,13 +33,14 @@ class Ran(NamedTuple):
     """What a schedule left.
 
     Attributes:
-        rounds: reads of all tokens, from the first time each was computed to the last.
+        rounds: reads of all tokens, from the first time each was computed to the last, each with the
+            call that computed a token.
         states: results but reads, by the number of tokens before them.
         answers: of each call, with the states that it was given.
         stopped: the call at which it ended, where it did.
     """
 
-    rounds: list[Tensors]
+    rounds: list[tuple[Tensors, dict[int, Call]]]
     states: dict[int, Tensors]
     answers: list[tuple[Call, Tensors | None, Tensors]]
     stopped: Stopped | None = None
@@ -78,28 +79,29 @@ class Plan:
         return split.part(self.case, range(place))
 
     def rows(self) -> int:
-        """Rows of the batch in front of heads; 0 where there are none, or what has them is not told.
-
-        An input that all rows share must not have as many entries as there are rows.
-        """
+        """Rows of the batch in front of heads; 0 where there are none."""
         first = self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"]
         lead = first.shape[:-2]
-        if len(lead) < 2 or lead[0] < 2:
-            return 0
-        alike = [x for x in self.case.inputs.values() if x.ndim and x.shape[0] == lead[0]]
-        return int(lead[0]) if all(x.ndim >= len(lead) for x in alike) else 0
+        return int(lead[0]) if len(lead) > 1 and lead[0] > 1 else 0
 
     def row(self, case: Case, i: int) -> Case:
-        """One row of the batch of a case, as a batch of one."""
+        """One row of the batch of a case, as a batch of one.
+
+        Raises:
+            CaseError: an input of heads that was taken for one of rows, where there are as many.
+        """
         count = self.rows()
-        inputs = {
-            name: x[i : i + 1] if x.ndim and x.shape[0] == count else x
-            for name, x in case.inputs.items()
-        }
+        axes = len(self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"].shape) - 2
+
+        def has_rows(name: str, x: Any) -> bool:
+            of_rows = x.ndim > axes or (name in ("in/active", "in/reset") and x.ndim > 1)
+            return bool(of_rows and x.shape[0] == count)
+
+        inputs = {name: x[i : i + 1] if has_rows(name, x) else x for name, x in case.inputs.items()}
         return make(case.header.plain(), inputs, name=case.name)
 
 
-def planned(case: Case, calls: Sequence[Call]) -> Plan:
+def plan_calls(case: Case, calls: Sequence[Call]) -> Plan:
     """A case as a schedule calls it.
 
     Raises:
@@ -134,29 +136,31 @@ def _uncut(case: Case, cut: Calls, calls: Sequence[Call]) -> str:
     if not cut.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
         return "a call of this case ends a chunk or begins a document"
     wrong = [t for t in places if not cut.may_cut(case, t)]
-    return f"no call may end before token {wrong[0]}" if wrong else ""
+    return f"no call of this case may end after {wrong[0]} tokens" if wrong else ""
 
 
 def run(plan: Plan, source: Source, calls: Sequence[Call]) -> Ran:
     """What a source answers to the calls of a schedule, its own states handed on."""
     states = dict[int, Tensors]()
-    rows, answers = dict[int, list[Any]](), list[tuple[Call, Tensors | None, Tensors]]()
+    rows = dict[int, list[tuple[Any, Call]]]()
+    answers = list[tuple[Call, Tensors | None, Tensors]]()
     for call in calls:
         given = states.get(call.first)
         try:
             part = plan.part(call, given)
         except CaseError as error:  # states that no call can start from
-            return Ran([], states, answers, Stopped(call, Answer.no_answer(_refused(plan, error))))
+            return Ran([], states, answers, Stopped(call, Answer.no_answer(_refusal(plan, error))))
         answer = source(part)
         if answer.tensors is None or (why := _unusable(plan, call, calls, answer.tensors)):
             failed = answer if answer.tensors is None else Answer.no_answer(why)
             return Ran([], states, answers, Stopped(call, failed))
         found = dict(answer.tensors)
         answers.append((call, given, found))
-        states[call.last] = {name: _stored(found[name]) for name in plan.carried if name in found}
+        states[call.last] = {name: _copy(found[name]) for name in plan.carried if name in found}
         if call.reads and plan.read in found:
             for i, t in enumerate(range(call.first, call.last)):
-                rows.setdefault(t, []).append(np.take(found[plan.read], i, axis=plan.axis))
+                row = np.take(found[plan.read], i, axis=plan.axis)
+                rows.setdefault(t, []).append((row, call))
     return Ran(_rounds(plan, rows), states, answers)
 
 
@@ -173,7 +177,7 @@ def _unusable(plan: Plan, call: Call, calls: Sequence[Call], found: Tensors) -> 
     return ""
 
 
-def _refused(plan: Plan, error: CaseError) -> str:
+def _refusal(plan: Plan, error: CaseError) -> str:
     """Why states that a call left are none, by the names of the results that they are."""
     words = str(error).removeprefix(f"{plan.case.name}: ")
     for name in plan.carried:
@@ -181,7 +185,7 @@ def _refused(plan: Plan, error: CaseError) -> str:
     return words
 
 
-def _stored(x: Any) -> Any:
+def _copy(x: Any) -> Any:
     """A state as the next case has it: a copy, in a format of cases."""
     x = np.array(x)
     return x if x.dtype.name in STORED or x.dtype.kind in "biu" else x.astype(np.float64)
@@ -200,14 +204,13 @@ def _headers(case: Case, calls: Sequence[Call]) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _rounds(plan: Plan, rows: Mapping[int, list[Any]]) -> list[Tensors]:
-    """Reads of all tokens, each time that some were computed."""
-    count = max((len(each) for each in rows.values()), default=0)
-    return [
-        {
-            plan.read: np.stack(
-                [rows[t][min(i, len(rows[t]) - 1)] for t in sorted(rows)], axis=plan.axis
-            )
-        }
-        for i in range(count)
-    ]
+def _rounds(
+    plan: Plan, rows: Mapping[int, list[tuple[Any, Call]]]
+) -> list[tuple[Tensors, dict[int, Call]]]:
+    """Reads of all tokens, each time that some were computed, with their calls."""
+    found = []
+    for i in range(max((len(each) for each in rows.values()), default=0)):
+        now = {t: rows[t][min(i, len(rows[t]) - 1)] for t in sorted(rows)}
+        reads = np.stack([row for row, _ in now.values()], axis=plan.axis)
+        found.append(({plan.read: reads}, {t: call for t, (_, call) in now.items()}))
+    return found

@@ -9,7 +9,13 @@ from atlas_ref.oracle.cases.case import CaseError
 
 #: What a schedule may say, for messages.
 GRAMMAR = "steps are prefill:N, decode:N, draft:N/KEPT, snapshot@TOKENS and restore@TOKENS, or serving alone"
-STEP = re.compile(r"(prefill|decode):(\d+)|(draft):(\d+)/(\d+)|(snapshot|restore)@(\d+)")
+NUMBER = r"([0-9]{1,9})"
+STEP = re.compile(
+    rf"(prefill|decode):{NUMBER}|(draft):{NUMBER}/{NUMBER}|(snapshot|restore)@{NUMBER}"
+)
+
+#: Tokens of the first call at most.
+FIRST = 20
 
 #: The name of the schedule that is drawn by what it has to show.
 SERVING = "serving"
@@ -68,13 +74,13 @@ def calls(text: str, tokens: int) -> tuple[Call, ...]:
     for word in words:
         matched = STEP.fullmatch(word)
         if matched is None:
-            raise CaseError(f"schedule: {word!r} is no step; {GRAMMAR}")
+            raise CaseError(f"schedule: {word[:40]!r} is no step; {GRAMMAR}")
         if matched[6]:
             position = _state(matched[6], int(matched[7]), position, kept)
             continue
-        new = _calls_of(matched, word, position)
-        if max((each.last for each in new), default=position) > tokens:
+        if position + int(matched[2] or matched[4]) > tokens:
             raise CaseError(f"schedule: {word} goes beyond the last of {tokens} tokens")
+        new = _calls_of(matched, word, position)
         if matched[3]:
             position += int(matched[5])
             kept |= {position}
@@ -116,16 +122,17 @@ def _calls_of(step: re.Match[str], word: str, first: int) -> list[Call]:
 def serving(tokens: int) -> list[str]:
     """The steps that show what a server asks, as far as there are tokens (SCHED-3).
 
-    A first call, tokens alone, drafts that are kept in part, not at all and whole, a return to a
-    state of before, calls of two and three tokens, those of a block and one more or less, tokens alone.
+    A first call, drafts that are kept in part, not at all and whole, a return to a state of before,
+    calls of two and three tokens, of one more than a block, of a block, and of less, tokens alone.
     """
-    first = max(1, min(tokens // 3, tokens - 1))
+    first = max(1, min(tokens // 3, FIRST))
     words, place = [f"prefill:{first}"], first
     if tokens >= first + 4:
         words += ["draft:2/0", "draft:3/1", "prefill:2"]
         words += [f"restore@{first}", "draft:2/2"]
         place = first + 2
-    sizes = [2, 3, *(size for block in BLOCKS for size in (block - 1, block, block + 1))]
+    least, most = BLOCKS
+    sizes = (2, 3, most + 1, least + 1, least, least - 1, most, most - 1)
     for size in sizes:
         if place + size + 2 <= tokens:
             words.append(f"prefill:{size}")

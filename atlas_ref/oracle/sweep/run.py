@@ -18,8 +18,7 @@ from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.judge.answers import Answer, Source
 from atlas_ref.oracle.judge.compare import Checked, Comparison, checked
-from atlas_ref.oracle.schedules.judge import scheduled
-from atlas_ref.oracle.schedules.steps import UncutError
+from atlas_ref.oracle.schedules.judge import check_schedule
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
 from atlas_ref.oracle.sweep.draw import draw_case, is_long
 from atlas_ref.oracle.sweep.shrink import shrunk
@@ -190,16 +189,12 @@ def _check(plan: Plan, source: Source, case: Case, number: int) -> Checked:
     }
     try:
         if plan.schedule is not None:
-            return scheduled(case, ask, plan.schedule, **stated)
+            return check_schedule(case, ask, plan.schedule, **stated)
         compared = checked(case, source=ask, only=plan.only, **stated)
         if compared.rows:
             return compared
         why = f"it has no result of --only {','.join(plan.only or ())}"
         return compared._replace(rows=[Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
-    except UncutError as error:
-        why = str(error).removeprefix(f"{case.name}: ")
-        row = Comparison(case.name, "-", "NOT SUPPORTED", why=why)
-        return Checked(case, Answer.no_support(why), [row])
     except CaseError as error:
         if not answered:
             raise

@@ -57,7 +57,12 @@ def test_a_return_computes_tokens_again():
         ("prefill:6,restore@2,prefill:4", "restore@2: no call ended there; calls ended after 0, 6"),
         ("prefill:4,snapshot@5,prefill:2", "snapshot@5: no call ended there"),
         ("snapshot@0", "ends after 0 of 6 tokens"),
-        ("prefill:99999999999999999999", "goes beyond the last of 6 tokens"),
+        ("prefill:999999999", "goes beyond the last of 6 tokens"),
+        ("decode:999999999", "goes beyond the last of 6 tokens"),
+        ("draft:999999999/1", "goes beyond the last of 6 tokens"),
+        ("prefill:" + "9" * 5000, "is no step"),
+        ("restore@" + "9" * 5000, "is no step"),
+        ("prefill:\u0666", "is no step"),
     ],
 )
 def test_what_is_no_schedule_is_refused_in_one_line(text, said):
@@ -84,6 +89,12 @@ def test_serving_shows_what_a_server_asks():
     assert {"draft:2/0", "draft:3/1", "draft:2/2"} <= {*words}
     restored = next(word for word in words if word.startswith("restore@"))
     assert words.index(restored) > words.index("prefill:2")
+
+
+@pytest.mark.clause("SCHED-3")
+@pytest.mark.parametrize("tokens", [100, 130, 200, 257])
+def test_serving_has_a_call_that_is_longer_than_the_commonest_block(tokens):
+    assert 65 in {each.tokens for each in calls("serving", tokens)}
 
 
 def test_a_call_says_which_tokens_it_has():

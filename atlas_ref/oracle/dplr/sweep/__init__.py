@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atlas_ref.oracle.dplr.sweep import cut, draw
 from atlas_ref.oracle.drawing import Drawing
-from atlas_ref.oracle.regimes import trained
+from atlas_ref.oracle.regimes import layer_gates
 
 DRAWING = Drawing(
     space=draw.SPACE,
@@ -15,7 +15,7 @@ DRAWING = Drawing(
     later=draw.LATER_PARAMETERS,
     regimes=draw.REGIMES,
     long=draw.LONG_SPACE,
-    named={"slow": draw.slow, "trained": trained},
+    named={"slow": draw.slow, "trained": layer_gates},
     moves=cut.MOVES,
 )
 

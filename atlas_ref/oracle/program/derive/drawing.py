@@ -11,7 +11,7 @@ from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
 from atlas_ref.oracle.program.derive import moves, tensors
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
-from atlas_ref.oracle.regimes import ordinary, some, trained
+from atlas_ref.oracle.regimes import layer_gates, ordinary, some
 from atlas_ref.oracle.regimes import repeat_key as repeated_keys
 
 #: Sizes and events of a case, in the order of drawing; the first value is the plainest.
@@ -79,7 +79,7 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         closed=OF_TENSORS,
         regimes=REGIMES,
         long={"tokens": LONG},
-        named={"slow": slow, "trained": trained},
+        named={"slow": slow, "trained": layer_gates},
         moves=moves.moves(stated),
     )
 
