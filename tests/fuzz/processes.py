@@ -47,8 +47,9 @@ def ran(each: Input) -> Ran:
 
 
 def _heeding() -> None:
-    """Heed an interrupt, which what runs in the background of a shell has ignored from its start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Heed signals that what runs in the background, or under nohup, has ignored from its start."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
 
 
 def problems(each: Input, ran: Ran, temporary: Path) -> list[str]:
