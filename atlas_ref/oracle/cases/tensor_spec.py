@@ -34,6 +34,19 @@ CALL = re.compile(r"^(in|out|grad)/(call|step)\d+/")
 #: Tensors that stand for another by its logarithm.
 LOGARITHMS = {"in/log_retain": "in/retain", "in/log_momentum": "in/momentum"}
 
+#: Tokens, gates and weights of a call of a memory, without `in/`.
+OF_TOKENS = (
+    "k",
+    "v",
+    "q",
+    "retain",
+    "momentum",
+    "step_size",
+    "step_size_memory",
+    "window_weights",
+    "window_gate",
+)
+
 #: Header keys of a sequence.
 SEQUENCE_KEYS = (
     "level",

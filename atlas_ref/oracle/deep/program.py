@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atlas_ref.oracle.deep import loop, parameters, tensors
@@ -17,8 +16,6 @@ from atlas_ref.oracle.program.derive import ops, readings
 from atlas_ref.oracle.program.hook import hook_of, same
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.types import Array
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -83,14 +80,8 @@ def stated(case: Case) -> tuple[Program, Settings]:
     return PROGRAM, settings(own, parameters.names(own), parameters.network(own))
 
 
-def run(
-    inputs: Mapping[str, Array],
-    case: Case,
-    rounding: Rounding,
-    chosen: Sequence[Reading] = (),
-) -> dict[str, Array]:
-    """Results of a case under some readings, as `Subject.plain` has them (TOL-3)."""
-    return of_program.run(*stated(case), inputs, rounding, chosen)
+#: Results of a case under some readings (TOL-3).
+run = of_program.of_cases(stated)
 
 
 def keeps(case: Case, each: Reading) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.subjects.subject import Rounding
-from atlas_ref.types import Array
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -119,11 +116,5 @@ def program_and_parameters(case: Case) -> tuple[Program, parameters.Parameters]:
     return PROGRAM, parameters.parse(case.header)
 
 
-def run(
-    inputs: Mapping[str, Array],
-    case: Case,
-    rounding: Rounding,
-    chosen: Sequence[Reading] = (),
-) -> dict[str, Array]:
-    """Results of a case under some readings, as `Subject.plain` has them (DPLRCASE-9, TOL-3)."""
-    return of_program.run(*program_and_parameters(case), inputs, rounding, chosen)
+#: Results of a case under some readings (DPLRCASE-9, TOL-3).
+run = of_program.of_cases(program_and_parameters)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.context import Context, Label, unlabelled
@@ -14,6 +14,9 @@ from atlas_ref.oracle.program.reading import Compute, Reading
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
 from tape import ops
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 
 def run(
@@ -59,6 +62,21 @@ def run(
     for each in around:
         whole = partial(each, whole, context)
     return whole(dict(context.inputs))
+
+
+def of_cases(stated: Callable[[Any], tuple[Program, Any]]) -> Callable[..., dict[str, Array]]:
+    """The run of cases, as `Subject.plain` and a search have it: (inputs, case, rounding, readings).
+
+    Args:
+        stated: (case) -> its program and parameters.
+    """
+
+    def results(
+        inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading] = ()
+    ) -> dict[str, Array]:
+        return run(*stated(case), inputs, rounding, chosen)
+
+    return results
 
 
 def _with_slope(x: Array, other: Array) -> Array:

@@ -130,10 +130,10 @@ class Judge:
         last, differs = ran.states[max(ran.states)], ""
         for reads, _ in ran.rounds:
             mine = {**reads, **last}
-            name = differs or _difference(mine, whole.tensors)
-            if name and not differs:
+            if name := _difference(mine, whole.tensors):
                 axis = self.plan.axis if name in reads else None
                 differs = name + _first_other(mine[name], whole.tensors[name], axis)
+                break
         if not differs:
             return self._of_bits(SPLIT, "")
         bad, alone = _bad(right), self._wrong(self.plan.case, whole.tensors)

@@ -17,9 +17,11 @@ from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.schedules.steps import Call, UncutError
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.sweep import split
-from atlas_ref.oracle.sweep.first import tokens_of
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+
+#: Masks, which are of tokens alone, or of rows too.
+MASKS = ("in/active", "in/reset")
 
 
 class Stopped(NamedTuple):
@@ -78,11 +80,15 @@ class Plan:
         """The case of the first tokens."""
         return split.part(self.case, range(place))
 
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Axes in front of tokens: rows of a batch, where there are two, and heads."""
+        first = self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"]
+        return tuple(first.shape[:-2])
+
     def rows(self) -> int:
         """Rows of the batch in front of heads; 0 where there are none."""
-        first = self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"]
-        lead = first.shape[:-2]
-        return int(lead[0]) if len(lead) > 1 and lead[0] > 1 else 0
+        return self.leading[0] if len(self.leading) > 1 and self.leading[0] > 1 else 0
 
     def row(self, case: Case, i: int) -> Case:
         """One row of the batch of a case, as a batch of one.
@@ -90,12 +96,10 @@ class Plan:
         Raises:
             CaseError: an input of heads that was taken for one of rows, where there are as many.
         """
-        count = self.rows()
-        axes = len(self.case.inputs["in/q" if "in/q" in self.case.inputs else "in/x"].shape) - 2
 
         def has_rows(name: str, x: Any) -> bool:
-            of_rows = x.ndim > axes or (name in ("in/active", "in/reset") and x.ndim > 1)
-            return bool(of_rows and x.shape[0] == count)
+            of_rows = x.ndim > len(self.leading) or (name in MASKS and x.ndim > 1)
+            return bool(of_rows and x.shape[0] == self.rows())
 
         inputs = {name: x[i : i + 1] if has_rows(name, x) else x for name, x in case.inputs.items()}
         return make(case.header.plain(), inputs, name=case.name)
@@ -107,36 +111,28 @@ def plan_calls(case: Case, calls: Sequence[Call]) -> Plan:
     Raises:
         UncutError: a case whose calls cannot be cut there, and why.
     """
-    subject = SUBJECTS[case.header.rule]
-    if subject.calls is None:
-        raise UncutError(f"{case.name}: schedule: {case.title} has no tokens that calls share")
     inputs = {name: x for name, x in case.inputs.items() if not name.endswith("_bar")}
     bare = make(case.header.plain(), inputs, name=case.name)
-    if why := _uncut(bare, subject.calls, calls):
+    cut = SUBJECTS[case.header.rule].calls
+    why = split.uncut(bare)
+    if cut is None or (why := why or _place_refusal(bare, cut, calls)):
         raise UncutError(f"{case.name}: schedule: {why}")
     results = evaluate(bare).tensors
     read = next(name for name in results if token_axis(bare, name) is not None)
     axis = token_axis(bare, read)
     assert axis is not None
-    carried = tuple(name for name in results if subject.calls.left(name))
-    behind = axis % results[read].ndim - results[read].ndim
-    return Plan(bare, subject.calls, read, behind, carried, _headers(bare, calls))
+    carried = tuple(name for name in results if cut.left(name))
+    return Plan(bare, cut, read, axis, carried, _headers(bare, calls))
 
 
-def _uncut(case: Case, cut: Calls, calls: Sequence[Call]) -> str:
+def _place_refusal(case: Case, cut: Calls, calls: Sequence[Call]) -> str:
     """Why calls of a case cannot be cut where a schedule cuts them; "" where they can."""
-    places = sorted({each.first for each in calls} - {0})
-    if case.convention.read == "call_end":
-        return "reads are of the end of a call, so that each call has others"
-    if cut.returns and places and "in/reset" in case.inputs:
-        resets = np.flatnonzero(np.asarray(case.inputs["in/reset"]).reshape(-1, tokens_of(case)))
-        if resets.size:
+    for t in sorted({each.first for each in calls} - {0}):
+        if split.resets_behind(case, t):
             return "in/reset goes back to the first state of its own call; take a case without"
-    own = case.header.parameters or {}
-    if not cut.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
-        return "a call of this case ends a chunk or begins a document"
-    wrong = [t for t in places if not cut.may_cut(case, t)]
-    return f"no call of this case may end after {wrong[0]} tokens" if wrong else ""
+        if not cut.may_cut(case, t):
+            return f"no call of this case may end after {t} tokens"
+    return ""
 
 
 def run(plan: Plan, source: Source, calls: Sequence[Call]) -> Ran:

@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import DRAWING
@@ -57,18 +58,7 @@ GRADIENTS = {
 }
 
 #: Tokens and gates of a call.
-TOKENS = (
-    "k",
-    "v",
-    "q",
-    "retain",
-    "momentum",
-    "step_size",
-    "step_size_memory",
-    "window_weights",
-    "window_gate",
-    "threshold",
-)
+TOKENS = (*OF_TOKENS, "threshold")
 
 
 def config(header: Any, inputs: Mapping[str, Any]) -> Config:

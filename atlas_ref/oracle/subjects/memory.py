@@ -17,7 +17,7 @@ from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
-from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, phi_of
+from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, OF_TOKENS, phi_of
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
@@ -198,18 +198,7 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Case) -> tuple[An
     sizes["per_dimension_gates"] = bool(wide(inputs)) or _computes_wide(inputs)
     config = rule.Config(**sizes, span=header.span, convention=case.convention)
     if not token:
-        names = (
-            "k",
-            "v",
-            "q",
-            "retain",
-            "momentum",
-            "step_size",
-            "step_size_memory",
-            "window_weights",
-            "window_gate",
-        )
-        arrays = {name: inputs[f"in/{name}"] for name in names if f"in/{name}" in inputs}
+        arrays = {name: inputs[f"in/{name}"] for name in OF_TOKENS if f"in/{name}" in inputs}
         logs = {
             name.removeprefix("in/"): ops.exp(inputs[log])
             for log, name in LOGARITHMS.items()

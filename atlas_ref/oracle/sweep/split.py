@@ -29,19 +29,35 @@ def places(case: Case) -> list[int]:
     shows by definition. A read of the call's end shows it (CONV-38), and
     so does a reset after the cut, which restores the second call's first state.
     """
-    if case.convention.read == "call_end":
-        return []
     calls = SUBJECTS[case.header.rule].calls
-    if calls is None:
+    if calls is None or uncut(case):
         return []
-    if not calls.returns:
-        return _places_of_chunks(case)
     T = tokens_of(case)
+    if not calls.returns:
+        return sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
     free = [t for t in range(1, T) if calls.may_cut(case, t)]
     cuts = sorted({min(free, key=lambda t: abs(t - place)) for place in (1, T // 2, T - 1) if free})
-    resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
-    least = 1 if calls.may_reset else 0
-    return [t for t in cuts if not any(reset >= t + least for reset in resets)]
+    return [t for t in cuts if not resets_behind(case, t)]
+
+
+def uncut(case: Case) -> str:
+    """Why no cut of a call gives what one call gives; "" where some may."""
+    if case.convention.read == "call_end":
+        return "reads are of the end of a call, so that each call has others"
+    calls, own = SUBJECTS[case.header.rule].calls, case.header.parameters or {}
+    if calls is None:
+        return f"{case.title} has no tokens that calls share"
+    if not calls.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
+        return "a call of this case ends a chunk or begins a document"
+    return ""
+
+
+def resets_behind(case: Case, token: int) -> bool:
+    """Whether a reset behind a cut would go back to the first state of the second call (CONV-33)."""
+    calls = SUBJECTS[case.header.rule].calls
+    if calls is None or not calls.returns or "in/reset" not in case.inputs:
+        return False
+    return bool(np.any(case.inputs["in/reset"][..., token + calls.may_reset :]))
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
@@ -74,15 +90,6 @@ def resume(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] 
         header["phase"] = before.header["phase"]
     header |= {name: before.header[name] for name in COUNTED if name in before.header}
     return make(header, tensors, name=case.name)
-
-
-def _places_of_chunks(case: Case) -> list[int]:
-    """Cuts of a deep memory or a TNT: none where a call ends a chunk or begins a document."""
-    own = case.header.parameters or {}
-    if own.get("unfinished") == "flush" or "batch" in own.values():
-        return []
-    T = tokens_of(case)
-    return sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
 
 
 def part(case: Case, tokens: range) -> Case:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from atlas_ref.oracle.program.derive.ops import placed
 from atlas_ref.oracle.program.derive.readings import seen
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
@@ -22,7 +20,6 @@ from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
 from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, computed
 from atlas_ref.rules import FAMILY
-from atlas_ref.types import Array
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -77,14 +74,8 @@ def stated(case: Case) -> tuple[Program, Settings]:
     return _with_memories(tuple(m.name for m in settings.memories)), settings
 
 
-def run(
-    inputs: Mapping[str, Array],
-    case: Case,
-    rounding: Rounding,
-    chosen: Sequence[Reading] = (),
-) -> dict[str, Array]:
-    """Results of a case under some readings, as `Subject.plain` has them (TNTCASE-5, TOL-3)."""
-    return of_program.run(*stated(case), inputs, rounding, chosen)
+#: Results of a case under some readings (TNTCASE-5, TOL-3).
+run = of_program.of_cases(stated)
 
 
 _places = placed(stated)

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
 from atlas_ref.oracle.tnt.settings import Memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
 
 #: Tensors that every memory shares, or that one has for itself.
-TOKENS = (
-    "k",
-    "v",
-    "q",
-    "retain",
-    "momentum",
-    "step_size",
-    "step_size_memory",
-    "window_weights",
-    "window_gate",
-)
+TOKENS = OF_TOKENS
 
 Tensors = Mapping[str, Array]
 

@@ -163,6 +163,14 @@ def test_a_mistake_between_calls_is_found_and_named(words):
 
 
 @pytest.mark.clause("SCHED-6")
+def test_an_error_that_is_like_no_mistake_has_no_name():
+    kernel = off(lambda count, tokens: tokens == 14)
+    found = check_schedule(drawn("dplr", state=False), kernel, "prefill:10,prefill:14")
+    assert (found.rows[0].verdict, found.rows[0].tensor) == ("WRONG", "out/y")
+    assert found.rows[0].why == "first in prefill:14 (tokens 10 to 23)"
+
+
+@pytest.mark.clause("SCHED-6")
 def test_a_momentum_that_is_lost_is_named():
     case = drawn("titans_lmm", state=False)
 
@@ -329,6 +337,16 @@ def test_a_case_that_cannot_be_cut_is_not_supported(case, said):
     verdict, why = only(check_schedule(case(), ours, "prefill:8,prefill:16"))
     assert verdict == "NOT SUPPORTED"
     assert said in why
+
+
+@pytest.mark.clause("SCHED-2")
+@pytest.mark.parametrize(("token", "supported"), [(3, True), (9, True), (10, False), (20, False)])
+def test_a_reset_in_the_first_call_hinders_no_schedule_and_one_behind_a_cut_does(token, supported):
+    case = drawn("dplr")
+    reset = (np.arange(24) == token).astype(np.uint8)
+    packed = atlas_ref.make(case.header.plain(), {**case.inputs, "in/reset": reset})
+    found = verdicts(check_schedule(packed, ours, "prefill:10,decode:14"))
+    assert {*found.values()} == ({"PASS"} if supported else {"NOT SUPPORTED"})
 
 
 def test_a_reserved_rule_is_not_supported():

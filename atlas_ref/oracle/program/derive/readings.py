@@ -12,8 +12,7 @@ from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.ops import Stated, wide
 from atlas_ref.oracle.program.program import Program, Setting, unchecked
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.subjects.subject import Rounding, Searched
-from atlas_ref.types import Array
+from atlas_ref.oracle.subjects.subject import Searched
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -59,12 +58,6 @@ def searched(
     def further(case: Case) -> list[Reading]:
         return list(stated(case)[0].further(seen(stated, case)))
 
-    def evaluated(
-        inputs: Mapping[str, Array], case: Case, rounding: Rounding, chosen: Sequence[Reading]
-    ) -> dict[str, Array]:
-        program, given = stated(case)
-        return run.run(program, given, inputs, rounding, chosen)
-
     def keeps(case: Case, each: Reading) -> bool:
         """Whether a reading has the ops of the case, in their shapes."""
         (program, _), context = stated(case), seen(stated, case)
@@ -79,7 +72,7 @@ def searched(
         settings=settings,
         departures=departures,
         presets=presets,
-        run=evaluated,
+        run=run.of_cases(stated),
         keeps=keeps,
         named={},
         word=word,
