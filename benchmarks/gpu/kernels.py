@@ -1,6 +1,6 @@
 """Each CUDA kernel beside the array operations that it stands in for, on a GPU.
 
-    python -m benchmarks.gpu.kernels [--out DIR]
+    python -m benchmarks.gpu.kernels [--only SUBJECT] [--size HEADS,D,TOKENS] [--out DIR]
 
 A kernel is timed twice: its step alone, on the arguments of the first call of a form, and the whole
 form, forward and backward, with it and without it. What is kept wins by `WINS` in its step.
@@ -9,6 +9,7 @@ form, forward and backward, with it and without it. What is kept wins by `WINS` 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.cuda import hook
+from atlas_ref.engine import cuda
+from atlas_ref.engine.cuda import hook, sequential
+from atlas_ref.types import Array
 from benchmarks import memories
 from benchmarks.gpu import running
 from benchmarks.gpu.devices import Device, Unavailable, open_device
@@ -29,10 +32,12 @@ from benchmarks.measure import Spread, Work
 SIZES = ((8, 64, 8192), (64, 64, 8192), (8, 128, 8192))
 ROUNDS = 7
 WINS = 1.5
+FEW_TOKENS = 1024
 TITLES = (
     "memory",
     "heads",
     "d",
+    "T",
     "kernel",
     "calls",
     "step",
@@ -79,6 +84,36 @@ def rows(subject: Subject, size: tuple[int, int, int], device: Device) -> list[R
         times = (alone["kernel"], alone["twin"], forms[""], forms[name])
         found.append(Row(subject.name, *size, name, calls[name], *times))
     return found
+
+
+def sequential_row(size: tuple[int, int, int], device: Device) -> Row:
+    """The row of the kernel that takes all tokens in one launch, beside its plain loop.
+
+    It is a form of its own, so step and form are one. At most `FEW_TOKENS` are taken: its twin
+    launches some twenty operations for each.
+    """
+    heads, d, tokens = size[0], size[1], min(size[2], FEW_TOKENS)
+    random = np.random.default_rng(0)
+
+    def gate() -> Array:
+        return device.ours(random.uniform(0.2, 0.9, (heads, tokens, 1)).astype(np.float32))
+
+    def rows_of(*shape: int) -> Array:
+        drawn = random.standard_normal((heads, *shape)) / np.sqrt(d)
+        return device.ours(drawn.astype(np.float32))
+
+    weights = device.ours(np.ones((1, tokens, 1), np.float32))
+    tensors = [rows_of(tokens, d) for _ in range(3)]
+    given = (*tensors, *(gate() for _ in range(4)), weights, rows_of(d, d), rows_of(d, d))
+    times = alternated(
+        {
+            "kernel": lambda: sequential.steps(*given, device=cuda.chosen()),
+            "twin": lambda: sequential.plain_steps(*given),
+        },
+        device,
+    )
+    step, twin = times["kernel"], times["twin"]
+    return Row("any without Newton-Schulz", heads, d, tokens, "steps", 1, step, twin, step, twin)
 
 
 def recorded(work: Work) -> tuple[dict[str, hook.Step], dict[str, int]]:
@@ -129,11 +164,11 @@ def alternated(works: dict[str, Work], device: Device) -> dict[str, float]:
 
 def table(found: list[Row]) -> Table:
     """Milliseconds and ratios, twin over kernel and without over with."""
-    made = Table(*TITLES, title=f"forward and backward, T = {SIZES[0][2]}, milliseconds")
+    made = Table(*TITLES, title="forward and backward, milliseconds")
     for row in found:
         made.add_row(
             row.memory,
-            *map(str, (row.heads, row.d)),
+            *map(str, (row.heads, row.d, row.tokens)),
             row.kernel,
             str(row.calls),
             *_pair(row.step, row.twin),
@@ -162,13 +197,40 @@ def saved(found: list[Row], device: Device, out: Path) -> None:
     (out / "kernels.json").write_text(json.dumps(plain, indent=2) + "\n")
 
 
+def parsed_size(text: str) -> tuple[int, int, int]:
+    """Heads, d and tokens of `8,64,8192`."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"HEADS,D,TOKENS are three counts of at least 1, not {text}")
+    heads, d, tokens = map(int, parts)
+    return heads, d, tokens
+
+
+def chosen_subjects(names: list[str]) -> tuple[Subject, ...]:
+    """The subjects of these names, all without one."""
+    known = [subject.name for subject in SUBJECTS]
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"{name} is none of {', '.join(known)}")
+    return tuple(subject for subject in SUBJECTS if not names or subject.name in names)
+
+
 def main(
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="SUBJECT", help="This memory; repeatable."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option("--size", metavar="HEADS,D,TOKENS", help="This size; repeatable."),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where kernels.json goes.")
     ] = Path("build/bench-gpu"),
 ) -> None:
     """Each CUDA kernel beside the array operations that it stands in for."""
     console = Console(width=180)
+    subjects, sizes = chosen_subjects(only or []), tuple(map(parsed_size, size or [])) or SIZES
     try:
         device = open_device("cuda", tf32=False)
     except Unavailable as why:
@@ -176,16 +238,21 @@ def main(
         raise typer.Exit(2) from None
     out.mkdir(parents=True, exist_ok=True)
     found: list[Row] = []
-    for size in SIZES:
-        for subject in SUBJECTS:
+    for each in sizes:
+        found.append(sequential_row(each, device))
+        for subject in subjects:
+            begun = time.perf_counter()
+            word = "done"
             try:
-                found += rows(subject, size, device)
+                found += rows(subject, each, device)
             except Exception as failed:  # any failure of a form: the others go on
-                reason = running.reason(failed, device)
-                console.print(f"{subject.name}, {size}: {reason}", highlight=False, markup=False)
+                word = running.reason(failed, device)
             device.release()
             saved(found, device, out)
-            console.print(f"{subject.name}, {size}: done", highlight=False, markup=False)
+            spent = time.perf_counter() - begun
+            console.print(
+                f"{subject.name}, {each}: {word}, {spent:.0f} s", highlight=False, markup=False
+            )
     console.print(table(found))
     for line in verdicts(found):
         console.print(line, highlight=False, markup=False)

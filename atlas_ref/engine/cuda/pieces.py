@@ -1,8 +1,7 @@
 """Small steps of a group of chunks, each in one launch.
 
-As array operations they take a launch for every product and sum. Plain twins: `pass_on`,
-`scale_residuals`, `combined` and `gathered` of `atlas_ref.engine.masked.forward`, and `_hand_back`
-of `atlas_ref.engine.masked.backward`. Specified in specs/cuda.md (CUDA-12).
+As array operations they take launches for every chunk. Plain twins: `pass_on` of
+`atlas_ref.engine.masked.forward`, and `_hand_back` of `atlas_ref.engine.masked.backward`. Specified in specs/cuda.md (CUDA-12).
 """
 
 from __future__ import annotations
@@ -65,89 +64,6 @@ def carried_backward(
     return start, after
 
 
-def scaled_residuals(
-    E: Array, D: Array, X: Array, out: Array, *, device: Device | None = None
-) -> None:
-    """Write [-D_C E | X_C E] of residuals E (B, g, K, o) into out (B, g, K, bases o).
-
-    D and X are as for `carried`; all arrays may have any strides.
-
-    Source: CUDA-12.
-    """
-    found = launch.device_of(E, device=device)
-    B, g, K, _ = E.shape
-    _run(found, "scaled_residuals", D, X, out.shape[-1], (view(out), view(E)), (B, g, K))
-
-
-def combined_reads(
-    asked: Array, mixed: Array, rows: Array, out: Array, *, device: Device | None = None
-) -> None:
-    """Write y = c (Psi M_0^T) + f (Psi S_0^T) - A E into `out` (CHUNK-7).
-
-    `out` is (B, g, C, o), with any strides.
-
-    Args:
-        asked (B, g, C, bases o): [Psi M_0^T | Psi S_0^T]. mixed (B, g, C, o): A E.
-        rows (C, B, g, G, bases + K): the coefficient rows that tokens read with, D[1:] after the
-        write, D[:-1] before it.
-
-    Source: CUDA-12.
-    """
-    found = launch.device_of(asked, device=device)
-    B, g, C, o = mixed.shape
-    launch.run(
-        found,
-        "pieces",
-        f"combined_reads<{launch.arithmetic('asked', asked, mixed=mixed, rows=rows, out=out)}, {asked.shape[-1] // o}>",
-        **_grid(mixed.size),
-        arguments=(
-            view(out),
-            *map(found.xp.ascontiguousarray, (asked, mixed)),
-            view(rows),
-            B,
-            g,
-            C,
-            rows.shape[3],
-            o,
-        ),
-    )
-
-
-def gathered(
-    columns: Array,
-    rows: Array,
-    chunk: int,
-    window: int,
-    *,
-    own_columns: bool,
-    device: Device | None = None,
-) -> None:
-    """Add columns (B, g, K, x) in place into their rows (B, h + n, x) (EXACT-10).
-
-    Both may have any strides.
-
-    Args:
-        own_columns: whether each token has c columns of its own (K = C c), rather than all tokens
-            of a chunk one for each row (K = h + C).
-
-    Source: CUDA-12.
-    """
-    found = launch.device_of(rows, columns, device=device)
-    B, g, _, d = columns.shape
-    launch.run(
-        found,
-        "pieces",
-        f"gathered<{launch.arithmetic('columns', columns, rows=rows)}>",
-        **_grid(rows.size),
-        arguments=(view(rows), view(columns), B, g, chunk, window, d, int(own_columns)),
-    )
-
-
-def _grid(entries: int) -> dict[str, Any]:
-    """A thread for each entry."""
-    return {"grid": (ceil_div(entries, THREADS),), "block": (THREADS,)}
-
-
 def _run(
     device: Device,
     kernel: str,
@@ -157,11 +73,17 @@ def _run(
     arrays: tuple[Any, ...],
     sizes: tuple[int, ...],
 ) -> None:
-    """Run a kernel over (memory, chunk, row, output); if it loops over chunks, without chunk."""
+    """Run a kernel over (memory, row, output), which loops over chunks."""
     outputs = wide if X is None else wide // 2
     ends = Struct((view(D[-1]), View(None if X is None else X[-1], 4), int(D.shape[3])))
-    B, g, rows = sizes
-    entries = B * rows * outputs * (g if kernel == "scaled_residuals" else 1)
+    B, _, rows = sizes
     others = {f"argument {i}": x.array if isinstance(x, View) else x for i, x in enumerate(arrays)}
     name = f"{kernel}<{launch.arithmetic('D', D, X=X, **others)}, {wide // outputs}>"
-    launch.run(device, "pieces", name, **_grid(entries), arguments=(*arrays, ends, *sizes, outputs))
+    launch.run(
+        device,
+        "pieces",
+        name,
+        grid=(ceil_div(B * rows * outputs, THREADS),),
+        block=(THREADS,),
+        arguments=(*arrays, ends, *sizes, outputs),
+    )

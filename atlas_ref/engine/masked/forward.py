@@ -186,18 +186,6 @@ def passed_over(
         pass_on(keep, states, k, change[:, k - first])
 
 
-def _left_at_once(
-    group: Group, left: Array, E: Array, scaled: Array, first: int, last: int
-) -> None:
-    pieces.scaled_residuals(E[:, first:last], *_some(group, first, last), scaled[:, first:last])
-
-
-@kernel(_left_at_once)
-def leave(group: Group, left: Array, E: Array, scaled: Array, first: int, last: int) -> None:
-    """`scale_residuals` of the chunks from first to last (CHUNK-8)."""
-    scale_residuals(E[:, first:last], left[:, first:last], scaled[:, first:last])
-
-
 def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
     """Segments of chunks under one reference."""
     starts = [k for k in range(len(refresh)) if k == 0 or refresh[k]]
@@ -258,7 +246,7 @@ def _frozen(layout: Layout, inputs: Arrays, group: Group) -> Group:
             arrivals[:, h + first * C : h + last * C] = E[:, chunks, h:].reshape(B, -1, o)
             for k, count in old_columns(layout, first, last):
                 E[:, k, :count] = arrivals[:, k * C : k * C + count]
-        leave(group, left, E, scaled, first, last)
+        scale_residuals(E[:, chunks], left[:, chunks], scaled[:, chunks])
         with scratch.frame():
             change = scratch.product(group.phi[:, chunks].swapaxes(-1, -2), scaled[:, chunks])
             passed_over(group, keep, states, change, first, last)
@@ -370,13 +358,6 @@ def reads(layout: Layout, group: Group, y: Array) -> None:
         _read(layout, group, mix(group.A, group.E), y)
 
 
-def _read_at_once(layout: Layout, group: Group, mixed: Array, y: Array) -> None:
-    pieces.combined_reads(
-        group.asked, mixed, group.D[1:] if layout.read == "after" else group.D[:-1], y
-    )
-
-
-@kernel(_read_at_once)
 def _read(layout: Layout, group: Group, mixed: Array, y: Array) -> None:
     """Y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E, where `mixed` is A E (CHUNK-7)."""
     factors = np.moveaxis(read_rows(layout, group.D)[..., : group.gates.bases], -3, -2)

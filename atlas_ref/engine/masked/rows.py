@@ -9,8 +9,6 @@ import numpy as np
 
 from atlas_ref.backend import as_strided
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.cuda import pieces
-from atlas_ref.engine.cuda.hook import kernel
 from atlas_ref.engine.group.coefficients import GateRows
 from atlas_ref.engine.group.layout import Layout
 from atlas_ref.types import Array
@@ -37,11 +35,6 @@ def spread_transposed(layout: Layout, rows: Array) -> Array:
     return scratch.transposed(spread(layout, rows))
 
 
-def _gathered_at_once(layout: Layout, columns: Array, rows: Array) -> None:
-    pieces.gathered(columns, rows, layout.chunk, layout.window, own_columns=layout.stride != 1)
-
-
-@kernel(_gathered_at_once)
 def gathered(layout: Layout, columns: Array, rows: Array) -> None:
     """Add columns (B, g, K, x) into their rows (B, h + n, x), the transpose of `spread`."""
     C, c = layout.chunk, layout.window

@@ -34,6 +34,13 @@ def test_each_kernel_of_a_form_has_a_row_with_its_step_and_the_whole_form(
     assert kernels.table(list(found.values())).row_count == len(found)
 
 
+def test_the_sequential_kernel_has_a_row_beside_its_plain_loop(host: emulated.Emulated) -> None:
+    with cuda.running_on(host):
+        row = kernels.sequential_row(SIZE, open_device("cpu"))
+    assert (row.kernel, row.tokens) == ("steps", SIZE[2])
+    assert min(row.step, row.twin) > 0
+
+
 def test_a_kernel_that_is_left_out_launches_nothing_and_the_others_do(
     host: emulated.Emulated,
 ) -> None:

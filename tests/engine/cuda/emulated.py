@@ -258,11 +258,10 @@ INSTANCES: dict[str, list[str]] = {
     "pieces": [
         *instances(
             "{}<{}, {}>",
-            ("carried", "carried_backward", "scaled_residuals", "combined_reads"),
+            ("carried", "carried_backward"),
             ("float", "double"),
             (1, 2),
         ),
-        *instances("gathered<{}>", ("float", "double")),
     ],
     "sequential": [
         f"sequential<{stored}, {kind}, {part}, {lanes}>"

@@ -11,10 +11,8 @@ import pytest
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.cuda import pieces
 from atlas_ref.engine.group.coefficients import GateRows
-from atlas_ref.engine.group.layout import Layout
 from atlas_ref.engine.masked import backward as masked_backward
 from atlas_ref.engine.masked import forward as masked_forward
-from atlas_ref.engine.masked import rows as masked_rows
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, assert_close, reordered
 
@@ -64,54 +62,3 @@ def test_states_carried_over_chunks_and_back(
             masked_backward._hand_back(keep, ends[:, k], k, bar)
         assert_close("after", place.back(after), ends, tolerance)
         assert_close("start", place.back(start), bar, tolerance)
-
-
-@pytest.mark.clause("CUDA-12")
-@pytest.mark.parametrize("per_dimension", [False, True])
-@pytest.mark.parametrize("momentum", [False, True])
-def test_residuals_scaled_and_reads_combined(
-    place: Place, momentum: bool, per_dimension: bool
-) -> None:
-    for dtype, tolerance in KINDS:
-        gates, D, X, draw = rows(dtype, momentum=momentum, per_dimension=per_dimension)
-        nb, E = gates.bases, draw(B, G_CHUNKS, K, D_OUT)
-        want = np.empty((B, G_CHUNKS, K, nb * D_OUT), dtype)
-        left = [-D[-1, ..., nb:]] if X is None else [-D[-1, ..., nb:], X[-1, ..., nb:]]
-        masked_forward.scale_residuals(
-            E, np.stack([masked_rows.factor(x) for x in left], axis=-1), want
-        )
-        # written to with gaps between chunks
-        room = place.to(np.full((B, 2 * G_CHUNKS, K, nb * D_OUT), np.nan, dtype))
-        pieces.scaled_residuals(*place.to((E, D, X)), room[:, ::2], device=place.device)
-        assert_close("scaled", place.back(room)[:, ::2], want, tolerance)
-        assert np.isnan(place.back(room)[:, 1::2]).all()
-        asked, mixed = draw(B, G_CHUNKS, C, nb * D_OUT), draw(B, G_CHUNKS, C, D_OUT)
-        for read in (D[1:], D[:-1]):
-            factors = np.moveaxis(np.moveaxis(read, 0, -2)[..., :nb], -3, -2)
-            got = place.to(np.full(mixed.shape, np.nan, dtype))
-            pieces.combined_reads(*place.to((asked, mixed, read)), got, device=place.device)
-            assert_close(
-                "y", place.back(got), masked_forward.combined(asked, factors) - mixed, tolerance
-            )
-
-
-@pytest.mark.clause("CUDA-12")
-@pytest.mark.parametrize(("chunk", "window"), [(1, 1), (4, 1), (3, 3), (2, 6), (5, 4), (1, 5)])
-@pytest.mark.parametrize("reference", ["frozen", "running"])
-def test_columns_gathered_into_rows(place: Place, chunk: int, window: int, reference: str) -> None:
-    layout = Layout(chunk, window, (False,) * 4, reference, False, "after", False, 0)
-    for dtype, tolerance in KINDS:
-        random = np.random.default_rng([chunk, window])
-        columns = random.standard_normal((B, 4, layout.columns, D_IN)).astype(dtype)
-        held = random.standard_normal((B, window - 1 + 4 * chunk, D_IN)).astype(dtype)
-        there = place.to(held.copy())
-        pieces.gathered(
-            place.to(columns),
-            there,
-            chunk,
-            window,
-            own_columns=layout.stride > 1 or window == 1,
-            device=place.device,
-        )
-        masked_rows.gathered(layout, columns, held)
-        assert_close("rows", place.back(there), held, tolerance)
