@@ -75,12 +75,24 @@ class Settings:
             raise pytest.UsageError("--atlas-schedule needs --atlas-impl or --atlas-exec")
         if self.schedule and self.only is not None:
             raise pytest.UsageError("--atlas-only: not with --atlas-schedule")
+        if self.schedule:
+            self._check_steps()
         for folder in self.folders:
             if not os.path.exists(folder):
                 raise pytest.UsageError(f"--atlas-cases: {folder}: no such file or folder")
         self._source: Source | None = (
             sources.program(self.program, timeout=self.timeout) if self.program else None
         )
+
+    def _check_steps(self) -> None:
+        """Refuse words that are no steps before any case is asked."""
+        from atlas_ref import CaseError
+        from atlas_ref.oracle.schedules import steps
+
+        try:
+            steps.steps(self.schedule, tokens=1)
+        except CaseError as error:
+            raise pytest.UsageError(f"--atlas-schedule: {error}") from None
 
     def source(self) -> Source | None:
         """The implementation; None where the results recorded in the cases are compared."""

@@ -100,5 +100,10 @@ def test_the_plugin_calls_by_a_schedule(
         result = pytester.runpytest_subprocess(*shared, *words)
         result.assert_outcomes(passed=passed, failed=1 - passed)
     result.stdout.fnmatch_lines(["*as if calls of several tokens started from no state"])
+    result = pytester.runpytest_subprocess(
+        *shared, "--atlas-impl", "scheduled_kernels:plain", "--atlas-schedule", "prefil:3"
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--atlas-schedule: schedule: 'prefil:3' is no step*"])
     result = pytester.runpytest_subprocess(*shared, "--atlas-schedule", "serving")
     result.stderr.fnmatch_lines(["*--atlas-schedule needs --atlas-impl or --atlas-exec*"])

@@ -55,6 +55,22 @@ class Call(NamedTuple):
         return f"{self.step} ({rows})"
 
 
+def steps(text: str, tokens: int) -> list[re.Match[str]]:
+    """The steps of a schedule, those of `serving` over so many tokens (SCHED-1).
+
+    Raises:
+        CaseError: a word that is no step.
+    """
+    words = [each.strip() for each in text.split(",")]
+    found = []
+    for word in serving(tokens) if words == [SERVING] else words:
+        matched = STEP.fullmatch(word)
+        if matched is None:
+            raise CaseError(f"schedule: {word[:40]!r} is no step; {GRAMMAR}")
+        found.append(matched)
+    return found
+
+
 def calls(text: str, tokens: int) -> tuple[Call, ...]:
     """The calls of a schedule over a case (SCHED-1, SCHED-2).
 
@@ -67,14 +83,9 @@ def calls(text: str, tokens: int) -> tuple[Call, ...]:
     """
     if not tokens:
         raise UncutError("schedule: a case with tokens is needed, which calls share")
-    words = [each.strip() for each in text.split(",")]
-    if words == [SERVING]:
-        words = serving(tokens)
     position, found, kept = 0, list[Call](), {0}
-    for word in words:
-        matched = STEP.fullmatch(word)
-        if matched is None:
-            raise CaseError(f"schedule: {word[:40]!r} is no step; {GRAMMAR}")
+    for matched in steps(text, tokens):
+        word = matched[0]
         if matched[6]:
             position = _state(matched[6], int(matched[7]), position, kept)
             continue
