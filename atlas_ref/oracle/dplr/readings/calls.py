@@ -199,8 +199,8 @@ def _of_end(context: DplrContext) -> Iterator[Reading]:
 
 def _early(behind: int, compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
     found = compute(x)
-    if behind == context.tokens:
-        return {**found, "out/M": x["in/M0"]}
+    if behind >= context.tokens:  # the search also asks the first tokens of a case alone
+        return {**found, "out/M": x.get("in/M0", 0 * found["out/M"])}
     before = compute(take(x, list(range(context.tokens - behind))))
     return {**found, **{name: before[name] for name in LEFT if name in before}}
 

@@ -36,6 +36,9 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
         if width < d_out:
             said = f"value channels past {width} were left out"
             yield Reading(said, said, inputs=_narrow(("in/v",), width))
+    if context.settings.of.floor:
+        said = "a norm had an eps of 1e-6 under its root in place of a least length"
+        yield Reading(said, said, ops=wraps.VALUES["eps in place of a floor"])
     yield from _of_formula(context)
 
 

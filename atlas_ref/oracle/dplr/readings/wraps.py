@@ -151,6 +151,7 @@ VALUES: dict[str, Ops] = {
         "change": lambda op, found, v, rate: op(found, op.entry(WRITTEN), rate),
     },
     "eps outside the root": {"length": lambda op, z, inside, outside: op(z, outside, inside)},
+    "eps in place of a floor": {"length": behind(lambda length: ops.sqrt(length**2 + 1e-6))},
     "erase without beta": {"change": by(lambda found, v, rate: _less(of_rows(rate, v) * v, found))},
     "write without beta": {
         "change": by(lambda found, v, rate: v if found is None else v - of_rows(rate, v) * found)
