@@ -34,28 +34,29 @@ class Call(NamedTuple):
     calls: tuple[int, ...]
 
 
+def nothing(*_: Any) -> dict[str, Any]:
+    """No tensors, or no values without effect."""
+    return {}
+
+
 class States(NamedTuple):
     """The state between calls, by its names in files (LAYER-7).
 
     Attributes:
         prefix: cache in in/cache/k and out/cache/k.
-        tensors: (settings) -> name -> tensor; all of them are in a case, or none.
-        start: (config, tensors by name) -> state.
         finish: (config, state) -> tensors by name.
+        tensors: (settings) -> name -> tensor; all of them are in a case, or none. A layer that
+            public code only starts from nothing has none.
+        start: (config, tensors by name) -> state.
         each: whether the states after each call but the last are results too,
             out/state_after_call0/...
     """
 
     prefix: str
-    tensors: Callable[[Any], dict[str, Tensor]]
-    start: Callable[[Any, Mapping[str, Array]], Any]
     finish: Callable[[Any, Any], dict[str, Array]]
+    tensors: Callable[[Any], dict[str, Tensor]] = nothing
+    start: Callable[[Any, Mapping[str, Array]], Any] = nothing
     each: bool = False
-
-
-def nothing(*_: Any) -> dict[str, Any]:
-    """No tensors, or no values without effect."""
-    return {}
 
 
 def few(settings: Any, inputs: Mapping[str, Any]) -> int:
@@ -104,6 +105,16 @@ class Entry(NamedTuple):
     weighs: Mapping[str, tuple[str, ...]] = {}
     fits: Callable[[Any, Mapping[str, Any]], object] = nothing
     tolerance: Callable[[Any], tuple[float, str] | None] = lambda settings: None
+
+
+def idle(settings: Any, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Arguments that are set and change nothing, each with the reason (LAYER-12)."""
+    fields = type(settings).model_fields
+    return {
+        f"parameters.{name}": why
+        for name, why in reasons.items()
+        if why and getattr(settings, name) != fields[name].default
+    }
 
 
 def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:
@@ -195,15 +206,6 @@ def _scores(settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any
     return int(B * settings.heads * T * (settings.num_persist_mem_tokens + rows + T))
 
 
-def _no_base(
-    settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]
-) -> dict[str, str]:
-    default = type(settings).model_fields["rotary_base"].default
-    if settings.rotary_base == default:
-        return {}
-    return {"parameters.rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}
-
-
 CACHE = States(
     prefix="cache",
     tensors=lambda settings: {
@@ -246,7 +248,9 @@ PARTS: dict[str, Entry] = {
         states=CACHE,
         calls=True,
         check=_fits,
-        void=_no_base,
+        void=lambda settings, inputs: idle(
+            settings, {"rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}
+        ),
         numbers=_scores,
     ),
     "kda_gate": Entry(

@@ -13,7 +13,7 @@ from atlas_ref.layers import neural_memory
 from atlas_ref.models import MODULES
 from atlas_ref.models.public import titans_pytorch
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry, idle
 from atlas_ref.types import Array
 from tape import ops, plain
 
@@ -70,12 +70,7 @@ def _void(settings: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         "expansion_factor": "one matrix has no hidden entries" if settings.depth == 1 else "",
         "momentum_order": "" if settings.momentum else "there is no momentum",
     }
-    fields = type(settings).model_fields
-    return {
-        f"parameters.{name}": why
-        for name, why in reasons.items()
-        if why and getattr(settings, name) != fields[name].default
-    }
+    return idle(settings, reasons)
 
 
 def _numbers(settings: Any, inputs: Mapping[str, Any]) -> int:

@@ -94,9 +94,9 @@ def entry(loss=""):
         {"out/y": "LAYER-1", "grad": "LAYER-8"},
         states=States(
             "state",
+            lambda config, state: {"S": state.s},
             lambda settings: {"S": Tensor("B dim", "0")},
             lambda config, tensors: Sums.State.trusted(s=tensors["S"]),
-            lambda config, state: {"S": state.s},
             each=True,
         ),
         calls=True,

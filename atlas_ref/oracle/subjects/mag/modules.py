@@ -18,7 +18,7 @@ from atlas_ref.models.atlas_mag.arguments import rates_of
 from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import rule_of
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, nothing, sequence
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, sequence
 from atlas_ref.parts import memory_functions
 from atlas_ref.types import Array
 from tape import ops, plain
@@ -307,7 +307,6 @@ PARTS: dict[str, Entry] = {
         no_loss=lambda inputs: (
             "the steps are outside of the graph, and nothing else has a gradient"
         ),
-        void=nothing,
         numbers=_numbers,
     ),
 }

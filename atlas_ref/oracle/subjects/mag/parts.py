@@ -17,7 +17,7 @@ from atlas_ref.layers.projection import linear
 from atlas_ref.models import MODULES
 from atlas_ref.models.atlas_mag.parts import FREQUENCIES
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, in_calls, nothing, sequence
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, idle, in_calls, sequence
 from atlas_ref.types import Array
 from tape import ops
 
@@ -40,12 +40,6 @@ def _turn(call: Call) -> dict[str, Array]:
         f"out/{each}": rotary.apply(call.config, call.params, first, call.inputs[f"in/{each}"])[1]
         for each in "qk"
     }
-
-
-def _no_base(settings: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
-    default = type(settings).model_fields["base"].default
-    reason = f"{FREQUENCIES} holds the frequencies"
-    return {} if settings.base == default else {"parameters.base": reason}
 
 
 def _between(settings: Any, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -149,7 +143,9 @@ PARTS: dict[str, Entry] = {
         _turn,
         {"out": "ROTARY-1", **GRADIENTS},
         result="out/q",
-        void=_no_base,
+        void=lambda settings, inputs: idle(
+            settings, {"base": f"{FREQUENCIES} holds the frequencies"}
+        ),
     ),
     "atlas_mag_causal_conv": Entry(
         MODULES["atlas_mag_causal_conv"],
@@ -162,7 +158,6 @@ PARTS: dict[str, Entry] = {
         sequence("B T dim"),
         in_calls,
         {"out/y": "FEED-1", **GRADIENTS},
-        void=nothing,
     ),
     "atlas_mag_attention_block": Entry(
         MODULES["atlas_mag_attention_block"],

@@ -19,7 +19,7 @@ from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import buffers, buffers_of_model
 from atlas_ref.models.public.names import under
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry, idle
 from atlas_ref.oracle.subjects.mag.modules import unit
 from atlas_ref.types import Array
 from tape import ops, plain
@@ -193,21 +193,13 @@ def _numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
 
 def _void(settings: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     """Arguments that a buffer holds, or that nothing reads."""
-    fields = type(settings).model_fields
-    why = {}
-    if settings.disable_memory:
-        names = [
-            name for name in fields if name.startswith(("ttl_", "poly_", "omega_", "memory_m"))
-        ]
-        why = dict.fromkeys(names, "memories are disabled")
-    constants = ("persistent_factor", "persistent_size")
-    why |= dict.fromkeys(constants, "buffers of the projection hold it")
-    return {
-        f"parameters.{name}": reason
-        for name, reason in why.items()
-        if getattr(settings, name) != fields[name].default
-    }
+    own = ("ttl_", "poly_", "omega_", "memory_m") if settings.disable_memory else ()
+    names = [name for name in type(settings).model_fields if name.startswith(own)]
+    held = dict.fromkeys(("persistent_factor", "persistent_size"), HELD)
+    return idle(settings, dict.fromkeys(names, "memories are disabled") | held)
 
+
+HELD = "buffers of the projection hold it"
 
 #: Settings that turn on every tensor, for tables of names.
 EVERY = Block(dim=2, n_heads=1, poly_rank=1, memory_mlp="geglu")
