@@ -48,25 +48,31 @@ def _block(call: Call) -> Results:
     s, config, params, x = call.settings, call.config, call.params, call.inputs["in/x"]
     start = _start(s, config, call.inputs, "in/buffer/memory.", x)
     state, y = mag.apply(config, params, start, x)
-    own, before = config.attention, start.attention
-    n, qkv = attention.projected(own, params.attention, x)
-    reads, _ = attention.attended(own, params.attention, before, qkv, None)
-    results = {"out/y": y, "out/attn_projected": attention.merged(own, params.attention, reads)}
+    own, results = config.attention, {"out/y": y}
     if s.disable_memory:
-        return results
-    shared = mag.shared_of(config, before, n, qkv, None)
-    u = shared_memory.gate_of(params.memory, n)
-    held: Any = start.memory
-    _, tokens = shared_memory.projected(config.memory, params.memory, held, shared, u, None)
-    _, m = shared_memory.apply(config.memory, params.memory, held, shared)
+        _, qkv = attention.projected(own, params.attention, x)
+        reads, _ = attention.attended(own, params.attention, start.attention, qkv, None)
+        return results | {"out/attn_projected": attention.merged(own, params.attention, reads)}
+    _, a, m = mag.branches(config, params, start, x)
+    tokens, u = _tokens_of(config, params, start, x)
     B, T = x.shape[:2]
-    heads = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
-    results |= {"out/gamma": ops.expand_dims(u, -1), "out/q_projected": heads, "out/mem_out": m}
+    q = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
+    gates = ops.expand_dims(u, -1)
+    results |= {"out/attn_projected": a, "out/gamma": gates, "out/q_projected": q, "out/mem_out": m}
     if s.learns:
-        loss, _ = _learn(config.memory, params.memory, held, tokens, u)
-        after: Any = state.memory
-        results |= {"out/omega_loss": loss, **_memory_of(after, "out/state/", "memory.")}
+        loss, _ = _learn(config.memory, params.memory, start.memory, tokens, u)
+        results |= {"out/omega_loss": loss, **_memory_of(state.memory, "out/state/", "memory.")}
     return results
+
+
+def _tokens_of(
+    config: mag.Config, params: mag.Params, state: mag.State, x: Array
+) -> tuple[Mapping[str, Array], Array]:
+    """What the memory of a block takes of its tokens, and their gates."""
+    n, qkv = attention.projected(config.attention, params.attention, x)
+    shared, its = mag.shared_of(config, state.attention, n, qkv, None), params.memory
+    u = shared_memory.gate_of(its, n)
+    return shared_memory.projected(config.memory, its, state.memory, shared, u, None)[1], u
 
 
 def _start(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -> mag.State:
@@ -151,11 +157,8 @@ def _learned_of(call: Call, state: language_model.State, ids: Any, place: str) -
         zip(call.config.blocks, call.params.blocks, state.blocks, strict=True)
     ):
         fresh = mag.start(config, x.shape[0], dtype=plain(x).dtype)
-        empty: Any = fresh.memory  # a call is a document, which has the memory alone
-        n, qkv = attention.projected(config.attention, params.attention, x)
-        shared = mag.shared_of(config, fresh.attention, n, qkv, None)
-        u = shared_memory.gate_of(params.memory, n)
-        _, tokens = shared_memory.projected(config.memory, params.memory, empty, shared, u, None)
+        # a call is a document, which has the memory alone
+        tokens, u = _tokens_of(config, params, fresh, x)
         loss, step = _learn(config.memory, params.memory, before.memory, tokens, u)
         results[f"{place}omega_loss/{i}"] = loss
         if call.settings.ttl_adaptive_eta:
