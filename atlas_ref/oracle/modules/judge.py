@@ -117,7 +117,7 @@ class _Walk:
         except ValueError as error:  # the rule refuses what it received
             why = f"the rule refuses what it received: {refusal(error)}"
             return undecidable(self.wide, key, why)
-        return verdict_on(self.wide, key, values[key], own, known)
+        return verdict_on(self.wide, key, values[key], own, before)
 
 
 def _explain(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:

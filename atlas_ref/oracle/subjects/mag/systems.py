@@ -70,9 +70,10 @@ def _tokens_of(
 ) -> tuple[Mapping[str, Array], Array]:
     """What the memory of a block takes of its tokens, and their gates."""
     n, qkv = attention.projected(config.attention, params.attention, x)
-    shared, its = mag.shared_of(config, state.attention, n, qkv, None), params.memory
-    u = shared_memory.gate_of(its, n)
-    return shared_memory.projected(config.memory, its, state.memory, shared, u, None)[1], u
+    shared = mag.shared_of(config, state.attention, n, qkv, None)
+    memory: tuple[Any, Any, Any] = (config.memory, params.memory, state.memory)
+    u = shared_memory.gate_of(memory[1], n)
+    return shared_memory.projected(*memory, shared, u, None)[1], u
 
 
 def _start(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -> mag.State:
