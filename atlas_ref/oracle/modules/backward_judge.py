@@ -15,9 +15,9 @@ from atlas_ref.oracle.modules.graph import Graph, Module, Route
 from atlas_ref.oracle.modules.habits import wires
 from atlas_ref.oracle.modules.recording import MODULE, Recording, tensor_name
 from atlas_ref.oracle.modules.tolerance import (
+    Graphs,
     Truth,
     Way,
-    arithmetic_of,
     in_format,
     judged_by,
     ways,
@@ -51,8 +51,8 @@ class _Walk:
 
     def __init__(self, recording: Recording, nearest: bool) -> None:
         self.recording, self.nearest = recording, nearest
-        self.graph = recording.graph()
-        self.narrow: dict[str, Graph] = {"float64": self.graph}
+        self.graphs = Graphs(recording.graph)
+        self.graph = self.graphs.wide
         self.ensembles: dict[tuple[str, frozenset[str]], _Ensemble] = {}
         self.verdicts: list[Verdict] = []
 
@@ -109,11 +109,8 @@ class _Walk:
         return verdict._replace(nearest=words)
 
     def _ensemble(self, dtype: str, hidden: frozenset[str]) -> _Ensemble:
-        kind = arithmetic_of(dtype)
-        if kind not in self.narrow:
-            self.narrow[kind] = self.recording.graph(kind)
         if (dtype, hidden) not in self.ensembles:
-            made = _Ensemble(self.recording, hidden, self.graph, self.narrow[kind], dtype)
+            made = _Ensemble(self.recording, hidden, self.graphs, dtype)
             self.ensembles[dtype, hidden] = made
         return self.ensembles[dtype, hidden]
 
@@ -126,20 +123,15 @@ class _Ensemble:
     """
 
     def __init__(
-        self,
-        recording: Recording,
-        hidden: frozenset[str],
-        wide: Graph,
-        narrow: Graph,
-        dtype: str,
+        self, recording: Recording, hidden: frozenset[str], graphs: Graphs, dtype: str
     ) -> None:
-        self.wide, self.narrow, self.dtype = wide, narrow, dtype
+        self.wide, self.narrow, self.dtype = graphs.wide, graphs.narrow(dtype), dtype
         self.known = {
             **{key: each for key, each in recording.values.items() if key not in hidden},
             **{BAR + k: each for k, each in recording.cotangents.items() if k not in hidden},
         }
-        self.exact = _pullbacks(wide, Way("", in_format(self.known, "float64"), None, 1))
-        self.ways = [(way, _pullbacks(narrow, way)) for way in ways(self.known, dtype)]
+        self.exact = _pullbacks(self.wide, Way("", in_format(self.known, "float64"), None, 1))
+        self.ways = [(way, _pullbacks(self.narrow, way)) for way in ways(self.known, dtype)]
 
     def endless(self, way: Route) -> str:
         """The first recorded cotangent on the way that is not finite."""

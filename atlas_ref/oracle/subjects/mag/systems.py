@@ -61,7 +61,8 @@ def _block(call: Call) -> Results:
     results |= {"out/attn_projected": a, "out/gamma": gates, "out/q_projected": q, "out/mem_out": m}
     if s.learns:
         loss, _ = _learn(config.memory, params.memory, start.memory, tokens, u)
-        results |= {"out/omega_loss": loss, **_memory_of(state.memory, "out/state/", "memory.")}
+        after: Any = state.memory
+        results |= {"out/omega_loss": loss, **_memory_of(after, "out/state/", "memory.")}
     return results
 
 
