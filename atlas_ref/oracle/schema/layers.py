@@ -7,7 +7,7 @@ from typing import Any
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor
 from atlas_ref.oracle.subjects.layer import ENTRIES, KEYS, table
-from atlas_ref.oracle.subjects.layer_modules import Entry
+from atlas_ref.oracle.subjects.layers import Entry
 
 #: Tokens of each call, of a layer that may be called several times.
 CALLS: dict[str, Any] = {

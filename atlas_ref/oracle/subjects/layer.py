@@ -20,17 +20,26 @@ from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor, of_call
 from atlas_ref.oracle.cases.values import check_values
-from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry
+from atlas_ref.oracle.subjects.layers import (
+    Call,
+    Entry,
+    mag_modules,
+    mag_parts,
+    mag_systems,
+    parts,
+    systems,
+)
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array, bind_dims
 
 #: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
 ENTRIES: dict[str, Entry] = {
-    **layer_modules.PARTS,
-    **layer_systems.SYSTEMS,
-    **mag.PARTS,
-    **layer_titans.PARTS,
+    **parts.PARTS,
+    **systems.SYSTEMS,
+    **mag_parts.PARTS,
+    **mag_modules.PARTS,
+    **mag_systems.PARTS,
+    **parts.MEMORIES,
 }
 
 #: Keys of a header of this rule.

@@ -11,9 +11,9 @@ from atlas_ref import backend
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects import layer, layer_modules
+from atlas_ref.oracle.subjects import layer, layers
 from atlas_ref.oracle.subjects.layer import ENTRIES
-from atlas_ref.oracle.subjects.layer_modules import Entry, States
+from atlas_ref.oracle.subjects.layers import Entry, States
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 from tests.docs.test_links import clauses
@@ -66,7 +66,7 @@ class SumsSettings(Frozen):
 
 
 def _run(call):
-    results = layer_modules.in_calls(call)
+    results = layers.in_calls(call)
     y = results["out/y"]
     loss = ops.sum(y * y) if call.entry.loss else None
     best = np.argmax(backend.host(plain(y)), axis=-1)

@@ -17,11 +17,18 @@ from atlas_ref.layers.projection import linear
 from atlas_ref.models import MODULES
 from atlas_ref.models.atlas_mag.parts import FREQUENCIES
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, idle, in_calls, sequence
+from atlas_ref.oracle.subjects.layers import (
+    GRADIENTS,
+    Call,
+    Entry,
+    few,
+    idle,
+    in_calls,
+    sequence,
+    with_zero,
+)
 from atlas_ref.types import Array
 from tape import ops
-
-GRADIENTS = {"grad": "LAYER-8"}
 
 #: Queries, keys and values of the heads, the reads of all heads, and these projected back.
 HEADS, ROWS = ("q", "k", "v"), ("attn", "attn_projected")
@@ -57,8 +64,7 @@ def _block(call: Call) -> dict[str, Array]:
     results: dict[str, Array] = {}
 
     def result(name: str, value: Array) -> Array:
-        zero = call.inputs.get(f"in/{name}")
-        results[f"out/{name}"] = value if zero is None else value + zero
+        results[f"out/{name}"] = with_zero(call, name, value)
         return results[f"out/{name}"]
 
     (B, T, D), H, d = x.shape, own.heads, own.d_head

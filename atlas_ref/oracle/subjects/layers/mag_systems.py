@@ -19,12 +19,10 @@ from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import buffers, buffers_of_model
 from atlas_ref.models.public.names import under
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, idle
-from atlas_ref.oracle.subjects.mag.modules import unit
+from atlas_ref.oracle.subjects.layers import GRADIENTS, Call, Entry, idle, sequence
+from atlas_ref.oracle.subjects.layers.mag_modules import unit
 from atlas_ref.types import Array
 from tape import ops, plain
-
-GRADIENTS = {"grad": "LAYER-8"}
 
 Results = dict[str, Array]
 
@@ -38,9 +36,7 @@ def _of_table(table: Any) -> dict[str, Tensor]:
 
 def _block_tensors(settings: Any) -> dict[str, Tensor]:
     own = EVERY if settings is None else settings
-    rows_of = Tensor("B T dim")
-    bars = {"in/y_bar": rows_of._replace(need="no gradients")}
-    return {"in/x": rows_of, **_of_table(buffers(own, "in/buffer/")), **bars}
+    return sequence("B T dim")(settings) | _of_table(buffers(own, "in/buffer/"))
 
 
 def _block(call: Call) -> Results:

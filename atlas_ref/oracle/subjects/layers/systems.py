@@ -14,13 +14,10 @@ from atlas_ref import backend
 from atlas_ref.layers import memory
 from atlas_ref.models import MODULES, generation, import_atlas_rnn, language_model, sampling
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, States, in_calls, sequence
+from atlas_ref.oracle.subjects.layers import GRADIENTS, Call, Entry, States, in_calls, sequence
 from atlas_ref.types import Array
 from tape import plain
 from tape.nested import flatten
-
-GRADIENTS = {"grad": "LAYER-8"}
-
 
 # -- memory layers and blocks ----------------------------------------------------------------------
 

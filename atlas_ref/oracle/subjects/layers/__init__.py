@@ -1,4 +1,4 @@
-"""A layer or model of cases as data, and the parts of layers: norms, feed-forward, attention.
+"""A layer or model of cases as data, and what evaluates it call by call.
 
 A further one is an entry of `layer.ENTRIES` and one of `atlas_ref.models.MODULES`. Specified in
 specs/layer_cases.md.
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.layers import attention, log_gate, rotary
-from atlas_ref.models import MODULES, atlas_rnn
+from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.types import Array
 from tape import ops
+
+#: The clause of gradients, of most layers.
+GRADIENTS = {"grad": "LAYER-8"}
 
 
 class Call(NamedTuple):
@@ -122,6 +124,12 @@ def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:
     return lambda settings: {"in/x": Tensor(axes), "in/y_bar": Tensor(axes, "no gradients")}
 
 
+def with_zero(call: Call, name: str, value: Array) -> Array:
+    """A value between, and the zero of its name where its gradient is asked for (LAYER-17)."""
+    zero = call.inputs.get(f"in/{name}")
+    return value if zero is None else value + zero
+
+
 def in_calls(call: Call) -> dict[str, Array]:
     """Results of one call after another, each with the state after the one before (LAYER-7)."""
     x, layer, states = call.inputs["in/x"], call.entry.module.layer, call.entry.states
@@ -159,104 +167,3 @@ def of_state(states: States, inputs: Mapping[str, Array]) -> dict[str, Array]:
         for name, value in inputs.items()
         if name.startswith(prefix)
     }
-
-
-# -- attention -------------------------------------------------------------------------------------
-
-
-def _attention(call: Call) -> dict[str, Array]:
-    """The code's own reading, its cache, and the causal reading of the same tokens (LAYER-6)."""
-    results = in_calls(call)
-    assert call.entry.states is not None
-    if not of_state(call.entry.states, call.inputs):
-        config, x = atlas_rnn.causal(call.config), call.inputs["in/x"]
-        state = attention.start(config, x.shape[0], dtype=x.dtype)
-        _, results["out/y_prefix"] = attention.apply(config, call.params, state, x)
-    return results
-
-
-def _cache(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
-    return attention.State.trusted(
-        keys=tensors["k"],
-        values=tensors["v"],
-        rotary=rotary.State(),
-        begun=False,
-        prefix_keys=None,
-        prefix_values=None,
-    )
-
-
-def _log_gates(call: Call) -> dict[str, Array]:
-    """Log gates of every token, head and channel (LAYER-23)."""
-    _, gates = log_gate.apply(call.config, call.params, log_gate.State(), call.inputs["in/x"])
-    return {"out/y": gates}
-
-
-def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:
-    """Refuse more cached rows than a window keeps."""
-    size, by = sizes.get("rows", (0, ""))
-    if size > settings.window_size:
-        raise ValueError(f"{by}: {size} rows, at most window_size = {settings.window_size} fit")
-
-
-def _scores(settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]) -> int:
-    """Scores of all pairs of tokens, of all heads."""
-    B, T, _ = inputs["in/x"].shape
-    rows = inputs["in/cache/k"].shape[-2] if "in/cache/k" in inputs else 0
-    return int(B * settings.heads * T * (settings.num_persist_mem_tokens + rows + T))
-
-
-CACHE = States(
-    prefix="cache",
-    tensors=lambda settings: {
-        name: Tensor("B heads rows dim_head", "no token before the first") for name in ("k", "v")
-    },
-    start=_cache,
-    finish=lambda config, state: {"k": state.keys, "v": state.values},
-)
-
-#: Name in the header -> layer that is a part of others.
-PARTS: dict[str, Entry] = {
-    "rms_norm": Entry(
-        MODULES["rms_norm"],
-        sequence("... T dim"),
-        in_calls,
-        {"out/y": "NORM-4", "grad": "LAYER-8"},
-    ),
-    "multihead_rms_norm": Entry(
-        MODULES["multihead_rms_norm"],
-        sequence("... heads T dim"),
-        in_calls,
-        {"out/y": "NORM-6", "grad": "LAYER-8"},
-    ),
-    "feed_forward": Entry(
-        MODULES["feed_forward"],
-        sequence("B T dim"),
-        in_calls,
-        {"out/y": "FEED-1", "grad": "LAYER-8"},
-    ),
-    "sliding_window_attention": Entry(
-        MODULES["sliding_window_attention"],
-        sequence("B T dim"),
-        _attention,
-        {
-            "out/y": "ATTENTION-4",
-            "out/y_prefix": "ATTENTION-3",
-            "out/cache": "ATTENTION-8",
-            "grad": "ATTENTION-12",
-        },
-        states=CACHE,
-        calls=True,
-        check=_fits,
-        void=lambda settings, inputs: idle(
-            settings, {"rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}
-        ),
-        numbers=_scores,
-    ),
-    "kda_gate": Entry(
-        MODULES["kda_gate"],
-        sequence("B T heads head_dim"),
-        _log_gates,
-        {"out/y": "GATES-22", "grad": "LAYER-8"},
-    ),
-}
