@@ -63,6 +63,7 @@ class Sums:
 
 class SumsSettings(Frozen):
     dim: Annotated[int, Field(ge=1)]
+    calls: list[int] | None = None
 
 
 def _run(call):
@@ -99,7 +100,6 @@ def entry(loss=""):
             lambda config, tensors: Sums.State.trusted(s=tensors["S"]),
             each=True,
         ),
-        calls=True,
         loss=loss,
     )
 

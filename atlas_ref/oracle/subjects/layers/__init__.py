@@ -25,7 +25,6 @@ class Call(NamedTuple):
         settings: constructor arguments, a model of `atlas_rnn`.
         config, params: ours.
         inputs: in/..., arrays or variables.
-        calls: tokens of each call.
     """
 
     entry: Entry
@@ -33,7 +32,6 @@ class Call(NamedTuple):
     config: Any
     params: Any
     inputs: Mapping[str, Array]
-    calls: tuple[int, ...]
 
 
 def nothing(*_: Any) -> dict[str, Any]:
@@ -76,7 +74,6 @@ class Entry(NamedTuple):
         clauses: of each result by its full name or by the part before its last "/", and of
             "grad".
         states: None for a module without state.
-        calls: whether `parameters` may cut the tokens into calls.
         result: the main result, or (settings) -> its name.
         loss: a result that gradients are of, without a cotangent, or (settings) -> its name.
         no_loss: (inputs) -> why there is no such result; "" where there is one.
@@ -95,7 +92,6 @@ class Entry(NamedTuple):
     run: Callable[[Call], dict[str, Array]]
     clauses: Mapping[str, str]
     states: States | None = None
-    calls: bool = False
     result: str | Callable[[Any], str] = "out/y"
     loss: str | Callable[[Any], str] = ""
     no_loss: Callable[[Mapping[str, Any]], str] = lambda inputs: ""
@@ -135,11 +131,12 @@ def in_calls(call: Call) -> dict[str, Array]:
     x, layer, states = call.inputs["in/x"], call.entry.module.layer, call.entry.states
     state, rows, first = first_state(call), [], 0
     after: dict[str, Array] = {}
-    for number, tokens in enumerate(call.calls):
+    calls = getattr(call.settings, "calls", None) or [x.shape[-2]]
+    for number, tokens in enumerate(calls):
         state, y = layer.apply(call.config, call.params, state, x[..., first : first + tokens, :])
         rows.append(y)
         first += tokens
-        last = number == len(call.calls) - 1
+        last = number == len(calls) - 1
         if states is not None and (last or states.each):
             place = states.prefix if last else f"{states.prefix}_after_call{number}"
             after |= {
@@ -147,6 +144,14 @@ def in_calls(call: Call) -> dict[str, Array]:
                 for name, each in states.finish(call.config, state).items()
             }
     return {"out/y": rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2), **after}
+
+
+def check_calls(settings: Any, sizes: Mapping[str, Any]) -> None:
+    """Refuse calls that are not all tokens (LAYER-7)."""
+    calls = getattr(settings, "calls", None)
+    if calls is not None and sum(calls) != sizes["T"][0]:
+        size, by = sizes["T"]
+        raise ValueError(f"parameters.calls: {sum(calls)} tokens in all, but {by} has {size}")
 
 
 def first_state(call: Call) -> Any:

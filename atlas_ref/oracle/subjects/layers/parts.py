@@ -19,6 +19,7 @@ from atlas_ref.oracle.subjects.layers import (
     Call,
     Entry,
     States,
+    check_calls,
     idle,
     in_calls,
     of_state,
@@ -59,7 +60,8 @@ def _log_gates(call: Call) -> dict[str, Array]:
 
 
 def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:
-    """Refuse more cached rows than a window keeps."""
+    """Refuse more cached rows than a window keeps, and calls that do not fit."""
+    check_calls(settings, sizes)
     size, by = sizes.get("rows", (0, ""))
     if size > settings.window_size:
         raise ValueError(f"{by}: {size} rows, at most window_size = {settings.window_size} fit")
@@ -181,7 +183,6 @@ PARTS: dict[str, Entry] = {
             "grad": "ATTENTION-12",
         },
         states=CACHE,
-        calls=True,
         check=_fits,
         void=lambda settings, inputs: idle(
             settings, {"rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}

@@ -14,7 +14,15 @@ from atlas_ref import backend
 from atlas_ref.layers import memory
 from atlas_ref.models import MODULES, generation, import_atlas_rnn, language_model, sampling
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layers import GRADIENTS, Call, Entry, States, in_calls, sequence
+from atlas_ref.oracle.subjects.layers import (
+    GRADIENTS,
+    Call,
+    Entry,
+    States,
+    check_calls,
+    in_calls,
+    sequence,
+)
 from atlas_ref.types import Array
 from tape import plain
 from tape.nested import flatten
@@ -52,7 +60,8 @@ def _batch_of_states(settings: Any, sizes: Mapping[str, Any]) -> None:
 
 
 def _even(settings: Any, sizes: Mapping[str, Any]) -> None:
-    """Refuse heads of an odd length where there is attention (LAYER-2)."""
+    """Refuse calls that do not fit, and heads of an odd length where there is attention (LAYER-2)."""
+    check_calls(settings, sizes)
     attends = "window_size" in type(settings).model_fields
     attends = attends and getattr(settings, "block_type", "") != "lmm"
     d_head = settings.dim if getattr(settings, "dim_head", None) is None else settings.dim_head
@@ -227,7 +236,6 @@ def _of_block(name: str, clause: str, states: States | None = LEFT) -> Entry:
         in_calls,
         {"out/y": clause, "out/state": "MEMORY-9", **GRADIENTS},
         states=states,
-        calls=True,
         check=_even,
         numbers=_numbers,
     )
@@ -241,7 +249,6 @@ SYSTEMS: dict[str, Entry] = {
         in_calls,
         {"out/y": "MEMORY-2", "out/state": "MEMORY-9", **GRADIENTS},
         states=MATRICES,
-        calls=True,
         check=_batch_of_states,
         numbers=_numbers,
     ),
