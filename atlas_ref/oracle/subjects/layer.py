@@ -91,7 +91,7 @@ def check_header(header: Any) -> None:
 
 
 def _settings(header: Any) -> Any:
-    """Constructor arguments, validated."""
+    """Constructor arguments, and tokens of calls where a layer takes them, validated."""
     kind = ENTRIES[header.layer].module.settings
     names = tuple(kind.model_fields)
     for key in header.parameters:
