@@ -6,10 +6,11 @@ numbers. Specified in specs/layer_cases.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from atlas_ref.layers import attention, feed_forward, norm
 from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, shapes
@@ -39,6 +40,22 @@ class Module(NamedTuple):
     sizes: Callable[[Any], dict[str, int]]
     names: Callable[[Any], Table]
     config: Callable[[Any, float, Constants], Any]
+
+
+def _lengths(calls: Any) -> Any:
+    whole = isinstance(calls, list) and all(type(each) is int and each > 0 for each in calls)
+    if calls is not None and not (whole and calls):
+        found = json.dumps(calls)[:60]
+        raise ValueError(f"must be a list of whole numbers from 1, found {found}")
+    return calls
+
+
+#: Tokens of each call of a case, no argument of the constructor (LAYER-7).
+Calls = Annotated[list[int] | None, BeforeValidator(_lengths)]
+
+
+class Called(Frozen):
+    """Arguments of a layer whose tokens a case may cut into calls, in a field `calls` (LAYER-7)."""
 
 
 class RmsNorm(Frozen):
@@ -89,7 +106,7 @@ class FeedForward(Frozen):
         return feed_forward.inner(self.dim, self.mult)
 
 
-class SlidingWindowAttention(Frozen):
+class SlidingWindowAttention(Called):
     """Arguments of SlidingWindowAttention (LAYER-6).
 
     Attributes:
@@ -97,6 +114,7 @@ class SlidingWindowAttention(Frozen):
         window_size: keys that are kept.
         num_persist_mem_tokens: persistent rows of each head.
         rotary_base: of frequencies, where a state_dict does not hold them.
+        calls: tokens of each call.
     """
 
     dim: Count
@@ -105,6 +123,7 @@ class SlidingWindowAttention(Frozen):
     window_size: Count
     num_persist_mem_tokens: Annotated[int, Field(ge=0)] = 0
     rotary_base: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10000.0
+    calls: Calls = None
 
 
 #: Arguments that turn on every tensor, for tables of names.

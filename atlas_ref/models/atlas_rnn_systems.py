@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import memory
 from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model
-from atlas_ref.models.atlas_rnn import EVERYTHING, Constants, Module, general, sizes
+from atlas_ref.models.atlas_rnn import EVERYTHING, Called, Calls, Constants, Module, general, sizes
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.models.public.names import Table
 from atlas_ref.types import Count, Frozen
@@ -42,14 +42,18 @@ def arguments(name: str, about: str, of: tuple[str, ...], **more: Any) -> type[F
     """A model with some of the arguments of `Settings`, and others."""
     own = {each: Settings.model_fields[each] for each in of}
     fields: dict[str, Any] = {each: (info.rebuild_annotation(), info) for each, info in own.items()}
-    return create_model(name, __base__=Frozen, __doc__=about, **fields, **more)
+    base = Called if "calls" in more else Frozen
+    return create_model(name, __base__=base, __doc__=about, **fields, **more)
 
 
 RnnMemory = arguments(
-    "RnnMemory", "Arguments of RNNMemory.", (*_MEMORY, "qk_norm", "scan_chunk_len")
+    "RnnMemory",
+    "Arguments of RNNMemory.",
+    (*_MEMORY, "qk_norm", "scan_chunk_len"),
+    calls=(Calls, None),
 )
-Block = arguments("Block", "Arguments of a MAG, MAL or LMM block.", _BLOCK)
-MacBlock = arguments("MacBlock", "Arguments of MACBlock.", _MAC)
+Block = arguments("Block", "Arguments of a MAG, MAL or LMM block.", _BLOCK, calls=(Calls, None))
+MacBlock = arguments("MacBlock", "Arguments of MACBlock.", _MAC, calls=(Calls, None))
 LanguageModel = arguments(
     "LanguageModel",
     "Arguments of RNNMemoryTransformer, of its generation, and calls that follow each other.",

@@ -7,31 +7,17 @@ downstream blames nothing upstream. Specified in specs/modules.md (MODULES-20).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.modules.graph import Graph, Touch, evaluate
+from atlas_ref.oracle.modules.graph import Graph, Route, Touch, evaluate, route_of
 from atlas_ref.types import Array
 from tape import vjp
 
 
 class Lacking(Exception):
     """No cotangent was recorded after a value; the value whose cotangent is needed."""
-
-
-class Route(NamedTuple):
-    """What the cotangent of a value is computed from (MODULES-20).
-
-    Attributes:
-        known: values whose recorded cotangents it comes from.
-        between: values whose cotangents are computed on the way.
-        lacking: values at the end whose cotangent nobody recorded.
-    """
-
-    known: tuple[str, ...]
-    between: tuple[str, ...]
-    lacking: tuple[str, ...]
 
 
 def readers(graph: Graph) -> dict[str, list[str]]:
@@ -85,9 +71,7 @@ def route(graph: Graph, key: str, bars: Any) -> Route:
     visit(around(graph, key, after)[0])
     if not after[key]:
         seen[key] = "lacking"
-    order = [each for each in graph.values if each in seen]
-    words = ("known", "between", "lacking")
-    return Route(*(tuple(each for each in order if seen[each] == word) for word in words))
+    return route_of(graph, seen)
 
 
 class Pullbacks:

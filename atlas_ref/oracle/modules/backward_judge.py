@@ -9,27 +9,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.modules.backward import Pullbacks, Route, around, readers, route
-from atlas_ref.oracle.modules.graph import Graph, Module, Value
+from atlas_ref.oracle.modules.backward import Pullbacks, around, readers, route
+from atlas_ref.oracle.modules.graph import Graph, Module, Route
 from atlas_ref.oracle.modules.habits import wires
-from atlas_ref.oracle.modules.recording import MODULE, Recording, grad_name, tensor_name
+from atlas_ref.oracle.modules.recording import MODULE, Recording, tensor_name
 from atlas_ref.oracle.modules.tolerance import (
+    Graphs,
     Truth,
     Way,
-    arithmetic_of,
     in_format,
     judged_by,
     ways,
 )
-from atlas_ref.oracle.modules.verdict import Verdict, letters, place_of, refusal
+from atlas_ref.oracle.modules.verdict import Verdict, grad_name, refusal, undecidable, verdict_on
 from atlas_ref.oracle.norms import norms
 from atlas_ref.storage import faults
 from atlas_ref.types import Array
-
-#: The clause of the backward of a model.
-CLAUSE = "MODULES-20"
 
 #: Prefix of cotangents among the values that an ensemble moves.
 BAR = "bar "
@@ -55,8 +51,8 @@ class _Walk:
 
     def __init__(self, recording: Recording, nearest: bool) -> None:
         self.recording, self.nearest = recording, nearest
-        self.graph = recording.graph()
-        self.narrow: dict[str, Graph] = {"float64": self.graph}
+        self.graphs = Graphs(recording.graph)
+        self.graph = self.graphs.wide
         self.ensembles: dict[tuple[str, frozenset[str]], _Ensemble] = {}
         self.verdicts: list[Verdict] = []
 
@@ -97,27 +93,24 @@ class _Walk:
         endless = ensemble.endless(way)
         if endless:
             why = f"what it is computed from is not finite: {MODULE}{endless}"
-            return _undecidable(self.graph.values[key], why)
+            return undecidable(self.graph, key, why, back=True)
         try:
             own = ensemble.truth(key)
         except KeyError as error:
             why = f"its backward needs {tensor_name(error.args[0])}, which was not recorded"
-            return _undecidable(self.graph.values[key], why)
+            return undecidable(self.graph, key, why, back=True)
         except ValueError as error:
             why = f"the rule refuses what it received: {refusal(error)}"
-            return _undecidable(self.graph.values[key], why)
-        verdict = verdict_on(self.graph, key, got, own, way)
+            return undecidable(self.graph, key, why, back=True)
+        verdict = verdict_on(self.graph, key, got, own, way, back=True)
         if verdict.verdict != "WRONG" or not self.nearest or hidden:
             return verdict
         words = faults.told("the search", lambda: _nearest(ensemble, key, got, own), str)
         return verdict._replace(nearest=words)
 
     def _ensemble(self, dtype: str, hidden: frozenset[str]) -> _Ensemble:
-        kind = arithmetic_of(dtype)
-        if kind not in self.narrow:
-            self.narrow[kind] = self.recording.graph(kind)
         if (dtype, hidden) not in self.ensembles:
-            made = _Ensemble(self.recording, hidden, self.graph, self.narrow[kind], dtype)
+            made = _Ensemble(self.recording, hidden, self.graphs, dtype)
             self.ensembles[dtype, hidden] = made
         return self.ensembles[dtype, hidden]
 
@@ -130,20 +123,15 @@ class _Ensemble:
     """
 
     def __init__(
-        self,
-        recording: Recording,
-        hidden: frozenset[str],
-        wide: Graph,
-        narrow: Graph,
-        dtype: str,
+        self, recording: Recording, hidden: frozenset[str], graphs: Graphs, dtype: str
     ) -> None:
-        self.wide, self.narrow, self.dtype = wide, narrow, dtype
+        self.wide, self.narrow, self.dtype = graphs.wide, graphs.narrow(dtype), dtype
         self.known = {
             **{key: each for key, each in recording.values.items() if key not in hidden},
             **{BAR + k: each for k, each in recording.cotangents.items() if k not in hidden},
         }
-        self.exact = _pullbacks(wide, Way("", in_format(self.known, "float64"), None, 1))
-        self.ways = [(way, _pullbacks(narrow, way)) for way in ways(self.known, dtype)]
+        self.exact = _pullbacks(self.wide, Way("", in_format(self.known, "float64"), None, 1))
+        self.ways = [(way, _pullbacks(self.narrow, way)) for way in ways(self.known, dtype)]
 
     def endless(self, way: Route) -> str:
         """The first recorded cotangent on the way that is not finite."""
@@ -165,71 +153,6 @@ def _pullbacks(graph: Graph, way: Way) -> Pullbacks:
     values = {key: each for key, each in way.known.items() if not key.startswith(BAR)}
     bars = {k.removeprefix(BAR): each for k, each in way.known.items() if k.startswith(BAR)}
     return Pullbacks(graph, values, bars, way.half)
-
-
-# -- verdicts --------------------------------------------------------------------------------------
-
-
-def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, way: Route) -> Verdict:
-    """The verdict on a recorded cotangent (MODULES-10, MODULES-20)."""
-    value, row = graph.values[key], judged("", key, got, truth.want, truth.tolerance)
-    index = row.place or ()
-    if row.verdict != "PASS" and got.shape == truth.want.shape:
-        index = _first_wrong(value, got, truth, index)
-    fits = got.shape == truth.want.shape and bool(got.size)
-    return Verdict(
-        module=value.module,
-        tensor=f"{MODULE}{grad_name(key)}",
-        verdict=row.verdict,
-        fault=_fault(graph, value, way),
-        place=place_of(graph, value, index, got.shape),
-        entry=index,
-        got=float(got[index]) if fits else None,
-        expected=float(truth.want[index]) if fits else None,
-        ratio=row.ratio,
-        basis=row.basis,
-        together=_between(graph, value, way),
-        clause=CLAUSE,
-        why=row.why,
-    )
-
-
-def _undecidable(value: Value, why: str) -> Verdict:
-    tensor = f"{MODULE}{grad_name(value.key)}"
-    return Verdict(value.module, tensor, "UNDECIDABLE", f"backward of {value.module}", why=why)
-
-
-def _between(graph: Graph, value: Value, way: Route) -> tuple[str, ...]:
-    """Modules whose backward was computed together with it, since they recorded no cotangent."""
-    parts = dict.fromkeys(
-        graph.values[each].module for each in way.between if graph.values[each].kind == "output"
-    )
-    recorded = {value.module, *(graph.values[each].module for each in way.known)}
-    return tuple(each for each in parts if each not in recorded)
-
-
-def _fault(graph: Graph, value: Value, way: Route) -> str:
-    """The module whose backward gives it, or the modules between which it came back."""
-    after = dict.fromkeys(graph.values[each].module for each in way.known)
-    if "/in/" in value.key and list(after) == [value.module]:
-        return f"backward of {value.module}"
-    together = _between(graph, value, way)
-    middle = f" ({', '.join(together)} not recorded)" if together else ""
-    after.pop(value.module, None)
-    return f"backward between {value.module} and {' and '.join(after) or value.module}{middle}"
-
-
-def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...]) -> tuple[int, ...]:
-    """Index of the first wrong entry in the order of backward: the last token first."""
-    gap = np.abs(got.astype(np.float64) - truth.want)
-    wrong = ~(gap <= PASS * truth.tolerance.max)
-    if not wrong.any() or not wrong.ndim:
-        return worst if wrong.ndim else ()
-    names = letters(value)
-    axis = names.index("T") if "T" in names else 0
-    places = np.argwhere(wrong)
-    order = np.lexsort((*places.T[::-1], -places[:, axis] if "T" in names else places[:, axis]))
-    return tuple(int(i) for i in places[order[0]])
 
 
 # -- what explains a wrong cotangent ---------------------------------------------------------------

@@ -210,15 +210,27 @@ def evaluate(
     return value(key)
 
 
-class Ancestry(NamedTuple):
-    """What a value is computed from: known values, those computed between, free ones that lack."""
+class Route(NamedTuple):
+    """What a value is computed from, or its cotangent (MODULES-5, MODULES-20).
+
+    Attributes:
+        known: values of which it is a function; of a cotangent those whose cotangents it is of.
+        between: values, or cotangents, that are computed on the way.
+        lacking: what nobody recorded and nothing computes: free values, and cotangents at an end.
+    """
 
     known: tuple[str, ...]
     between: tuple[str, ...]
     lacking: tuple[str, ...]
 
 
-def ancestry(graph: Graph, key: str, known: Any) -> Ancestry:
+def route_of(graph: Graph, seen: Mapping[str, str]) -> Route:
+    """The route of values that a search saw, each with a field of Route or another word."""
+    order = [each for each in graph.values if each in seen]
+    return Route(*(tuple(each for each in order if seen[each] == word) for word in Route._fields))
+
+
+def ancestry(graph: Graph, key: str, known: Any) -> Route:
     """The nearest known values before a value, and what lies between (MODULES-5)."""
     seen: dict[str, str] = {}
 
@@ -235,9 +247,4 @@ def ancestry(graph: Graph, key: str, known: Any) -> Ancestry:
                 visit(source)
 
     visit(key)
-    order = [each for each in graph.values if each in seen]
-    parts = {
-        word: tuple(each for each in order if seen[each] == word)
-        for word in ("known", "between", "lacking")
-    }
-    return Ancestry(parts["known"], parts["between"], parts["lacking"])
+    return route_of(graph, seen)

@@ -20,7 +20,7 @@ from atlas_ref.oracle.modules.graphs.models import ALONE
 from atlas_ref.oracle.modules.nearest import exactly, ratio_of
 from atlas_ref.oracle.modules.readings import Change, axes_present, graph_under, groups, singles
 from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording, resolve_eps
-from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
+from atlas_ref.oracle.modules.tolerance import Graphs
 from atlas_ref.types import Array
 
 #: Results of a layer, block or model as a whole, and what it receives.
@@ -125,22 +125,20 @@ class _Search:
 
     def __init__(self, recording: Recording, keys: Sequence[str], progress: Progress) -> None:
         self.recording, self.keys, self.progress = recording, keys, progress
-        self.count = 0
+        self.count, self.graphs = 0, Graphs(recording.graph)
         values = recording.values
         self.exact = exactly({k: v for k, v in values.items() if k not in keys})
         self.got = {key: np.asarray(values[key], np.float64) for key in keys}
         self.tolerances = {key: self._tolerance(key) for key in keys}
 
     def _tolerance(self, key: str) -> Tolerance:
-        wide, values = self.recording.graph(), self.recording.values
-        before = ancestry(wide, key, frozenset(self.exact))
+        values = self.recording.values
+        before = ancestry(self.graphs.wide, key, frozenset(self.exact))
         if before.lacking:
             lacks = ", ".join(f"{MODULE}{each}" for each in before.lacking)
             raise CaseError(f"layer: {MODULE}{key}: nothing before it was recorded: {lacks}")
         inputs = {each: values[each] for each in before.known}
-        dtype = values[key].dtype.name
-        narrow = self.recording.graph(arithmetic_of(dtype))
-        return truth(key, inputs, wide, narrow, dtype).tolerance
+        return self.graphs.truth(key, inputs, values[key].dtype.name).tolerance
 
     def ratio(self, change: Change) -> float:
         """The worst ratio of all results under a change."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from atlas_ref.backend.threads import one_for_products
 from atlas_ref.oracle.modules.backward_judge import judge_backward
-from atlas_ref.oracle.modules.graph import Graph, Module, ancestry
+from atlas_ref.oracle.modules.graph import Module, ancestry
 from atlas_ref.oracle.modules.inside import inside_of
 from atlas_ref.oracle.modules.nearest import nearest_of
 from atlas_ref.oracle.modules.readings import Readings
 from atlas_ref.oracle.modules.recording import Recording, tensor_name
-from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
+from atlas_ref.oracle.modules.tolerance import Graphs
 from atlas_ref.oracle.modules.verdict import Verdict, refusal, undecidable, verdict_on
 from atlas_ref.storage import faults
 
@@ -53,8 +53,8 @@ class _Walk:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.wide = recording.graph()
-        self.narrow: dict[str, Graph] = {"float64": self.wide}
+        self.graphs = Graphs(recording.graph)
+        self.wide = self.graphs.wide
         self.verdicts: list[Verdict] = []
 
     def within(self, module: Module) -> None:
@@ -103,21 +103,17 @@ class _Walk:
                 return None
             lacks = ", ".join(map(tensor_name, before.lacking))
             return undecidable(self.wide, key, f"nothing before it was recorded: {lacks}")
-        dtype = values[key].dtype.name
-        arithmetic = arithmetic_of(dtype)
-        if arithmetic not in self.narrow:
-            self.narrow[arithmetic] = self.recording.graph(arithmetic)
         inputs = {each: values[each] for each in before.known}
         endless = [each for each, value in inputs.items() if not np.isfinite(value).all()]
         if endless:
             why = f"what it is computed from is not finite: modules/{endless[0]}"
             return undecidable(self.wide, key, why)
         try:
-            own = truth(key, inputs, self.wide, self.narrow[arithmetic], dtype)
+            own = self.graphs.truth(key, inputs, values[key].dtype.name)
         except ValueError as error:  # the rule refuses what it received
             why = f"the rule refuses what it received: {refusal(error)}"
             return undecidable(self.wide, key, why)
-        return verdict_on(self.wide, key, values[key], own, known)
+        return verdict_on(self.wide, key, values[key], own, before)
 
 
 def _explain(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
@@ -131,7 +127,7 @@ def _explain(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
         known -= frozenset(module.within()) if module is not None else frozenset()
     return verdict._replace(
         nearest=faults.told(
-            "the search", lambda: nearest_of(recording, walk.wide, verdict, known, readings), str
+            "the search", lambda: nearest_of(recording, walk.graphs, verdict, known, readings), str
         ),
         inside=faults.told("the replay", lambda: inside_of(recording, walk.wide, verdict.key), str),
     )

@@ -13,11 +13,10 @@ import numpy as np
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
-from atlas_ref.oracle.modules.graphs.models import graph_of
 from atlas_ref.oracle.modules.habits.search import explain
 from atlas_ref.oracle.modules.readings import Change, Readings
-from atlas_ref.oracle.modules.recording import Recording, resolve_eps
-from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
+from atlas_ref.oracle.modules.recording import Recording
+from atlas_ref.oracle.modules.tolerance import Graphs
 from atlas_ref.oracle.modules.verdict import Verdict
 from atlas_ref.oracle.norms import norms
 from atlas_ref.types import Array
@@ -29,7 +28,7 @@ MOST = 3
 
 def nearest_of(
     recording: Recording,
-    wide: Graph,
+    graphs: Graphs,
     verdict: Verdict,
     known: frozenset[str],
     readings: Readings,
@@ -40,11 +39,10 @@ def nearest_of(
         known: keys that were taken as recorded.
     """
     values, key = recording.values, verdict.key
-    before = ancestry(wide, key, known)
+    before = ancestry(graphs.wide, key, known)
     got = np.asarray(values[key], np.float64)
     inputs = {each: values[each] for each in before.known}
-    dtype = values[key].dtype.name
-    own = truth(key, inputs, wide, recording.graph(arithmetic_of(dtype)), dtype)
+    own = graphs.truth(key, inputs, values[key].dtype.name)
     if got.shape != own.want.shape:
         return ""
     exact = exactly(inputs)
@@ -57,7 +55,7 @@ def nearest_of(
     if not words:
         recorded = exactly({each: values[each] for each in known})
         words = explain(
-            wide,
+            graphs.wide,
             key,
             recorded,
             lambda graph, its: ratio_of(graph, key, its, got, own.tolerance) <= PASS,
@@ -121,16 +119,13 @@ def _other_parameters(
     target = next((each for each in owners if each in (alone, f"{alone}.0")), None)
     if target is None:
         return
-    recipe = recording.recipe
-    recipe = recipe._replace(convention=resolve_eps(recipe.convention, recording.dtype))
-    config = recipes.config_of(recipe)
     for other, own in owners.items():
         if other == target or _shapes(own, leaves) != _shapes(owners[target], leaves):
             continue
         moved = list(leaves)
         for suffix, i in owners[target].items():
             moved[i] = leaves[own[suffix]]
-        graph = graph_of(recipe, config, build(moved))
+        graph = recording._replace(params=build(moved)).graph()
         if ratio_of(graph, key, exact, got, tolerance) <= PASS:
             yield f"computes with the parameters of {other}"
 

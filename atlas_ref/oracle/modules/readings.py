@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from atlas_ref.conventions import Convention
 from atlas_ref.layers.convention import AXES, LayerConvention
-from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.models import graph_of
@@ -309,16 +308,12 @@ def graph_under(recording: Recording, change: Change) -> Graph | None:
     if recipe is None:
         return None
     recipe = recipe._replace(convention=resolve_eps(recipe.convention, recording.dtype))
+    own, name = recording.params, recording.name
     try:
         config = recipes.config_of(recipe)
+        if change.sets_shapes:
+            tensors = recording.parameters
+            own = recipes.params_of(recipe, config, tensors, name, weights_are_one=True)
     except ValueError:
-        return None
-    if not change.sets_shapes:
-        return graph_of(recipe, config, recording.params)
-    try:
-        own = recipes.params_of(
-            recipe, config, recording.parameters, recording.name, weights_are_one=True
-        )
-    except CaseError:
         return None
     return graph_of(recipe, config, own)

@@ -20,12 +20,12 @@ from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.graphs.models import ALONE, graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
-from atlas_ref.oracle.modules.verdict import refusal
+from atlas_ref.oracle.modules.verdict import GRAD, grad_name, refusal
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.types import Array, bind_dims
 from tape.nested import flatten
 
-PARAMETER, MODULE, GRAD = "in/param/", "modules/", "/grad/"
+PARAMETER, MODULE = "in/param/", "modules/"
 
 
 class Recording(NamedTuple):
@@ -189,12 +189,6 @@ def _check_ids(where: str, ids: Array, rows: int) -> None:
 def tensor_name(key: str) -> str:
     """The name of a value in a file; the tokens of a layer alone are what it receives."""
     return f"{MODULE}{ALONE}{key}" if key.startswith("/") else f"{MODULE}{key}"
-
-
-def grad_name(key: str) -> str:
-    """The name of a cotangent, MODULE/grad/in/x, from the key of its value (MODULES-20)."""
-    module, _, port = key.partition("/")
-    return f"{module}{GRAD}{port}"
 
 
 def _check_one(

@@ -6,7 +6,7 @@ Specified in specs/modules.md (MODULES-9), by the machinery of specs/tolerance.m
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,29 @@ class Truth(NamedTuple):
 def arithmetic_of(dtype: str) -> str:
     """The format of the arithmetic for values of a format (TOL-9)."""
     return "float64" if dtype == "float64" else "float32"
+
+
+class Graphs:
+    """A graph in float64 and in the arithmetic of each format, each built once.
+
+    Args:
+        build: (arithmetic) -> graph.
+    """
+
+    def __init__(self, build: Callable[[str], Graph]) -> None:
+        self.wide = build("float64")
+        self._build, self._narrow = build, {"float64": self.wide}
+
+    def narrow(self, dtype: str) -> Graph:
+        """The graph in the arithmetic for values of a format."""
+        kind = arithmetic_of(dtype)
+        if kind not in self._narrow:
+            self._narrow[kind] = self._build(kind)
+        return self._narrow[kind]
+
+    def truth(self, key: str, known: Mapping[str, Array], dtype: str) -> Truth:
+        """A value of a format as it should be, from known ones (MODULES-9)."""
+        return truth(key, known, self.wide, self.narrow(dtype), dtype)
 
 
 def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtype: str) -> Truth:

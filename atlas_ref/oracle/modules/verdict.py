@@ -13,9 +13,12 @@ from pydantic import ValidationError
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.judge.arrays import judged
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.modules.graph import LABELS, Graph, Value, ancestry
+from atlas_ref.oracle.modules.graph import LABELS, Graph, Route, Value
 from atlas_ref.oracle.modules.tolerance import Truth
 from atlas_ref.types import Array
+
+#: The clause of the backward of a model, and what its tensors have in their names.
+BACKWARD, GRAD = "MODULES-20", "/grad/"
 
 
 class Verdict(NamedTuple):
@@ -57,28 +60,26 @@ class Verdict(NamedTuple):
         return self.tensor.removeprefix("modules/")
 
 
-def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, known: frozenset[str]) -> Verdict:
-    """The verdict on a recorded value (MODULES-10).
+def verdict_on(
+    graph: Graph, key: str, got: Array, truth: Truth, way: Route, *, back: bool = False
+) -> Verdict:
+    """The verdict on a recorded value, or on a recorded cotangent (MODULES-10, MODULES-20).
 
     Args:
-        known: keys that were taken as recorded.
+        way: from what was taken as recorded. back: whether it is a cotangent.
     """
     value, row = graph.values[key], judged("", key, got, truth.want, truth.tolerance)
-    before = ancestry(graph, key, known)
-    parts = dict.fromkeys(
-        graph.values[each].module for each in before.between if graph.values[each].kind == "output"
-    )
-    recorded = {value.module, *(graph.values[each].module for each in before.known)}
-    together = tuple(each for each in parts if each not in recorded)
-    index = row.place or ()
-    if row.verdict != "PASS" and got.shape == truth.want.shape:
-        index = _first_wrong(value, got, truth, index)
-    at = (got.shape == truth.want.shape and got.size) or None
+    together, index = _together(graph, value, way), row.place or ()
+    alike = got.shape == truth.want.shape
+    if row.verdict != "PASS" and alike:
+        index = _first_wrong(value, got, truth, index, back=back)
+    at = (alike and got.size) or None
+    fault = _fault_of_backward if back else _fault
     return Verdict(
         module=value.module,
-        tensor=f"modules/{key}",
+        tensor=f"modules/{grad_name(key) if back else key}",
         verdict=row.verdict,
-        fault=_fault(graph, value, before.known, together),
+        fault=fault(graph, value, way.known, together),
         place=place_of(graph, value, index, got.shape),
         entry=index,
         got=at and float(got[index]),
@@ -86,15 +87,22 @@ def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, known: frozense
         ratio=row.ratio,
         basis=row.basis,
         together=together,
-        clause=value.clause,
+        clause=BACKWARD if back else value.clause,
         why=row.why,
     )
 
 
-def undecidable(graph: Graph, key: str, why: str) -> Verdict:
-    """The verdict on a value that cannot be computed again."""
-    value = graph.values[key]
-    return Verdict(value.module, f"modules/{key}", "UNDECIDABLE", value.module, why=why)
+def undecidable(graph: Graph, key: str, why: str, *, back: bool = False) -> Verdict:
+    """The verdict on a value, or on its cotangent, that cannot be computed again."""
+    module = graph.values[key].module
+    tensor, fault = (grad_name(key), f"backward of {module}") if back else (key, module)
+    return Verdict(module, f"modules/{tensor}", "UNDECIDABLE", fault, why=why)
+
+
+def grad_name(key: str) -> str:
+    """The name of a cotangent, MODULE/grad/in/x, from the key of its value (MODULES-20)."""
+    module, _, port = key.partition("/")
+    return f"{module}{GRAD}{port}"
 
 
 def refusal(error: ValueError) -> str:
@@ -102,6 +110,14 @@ def refusal(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         return first_problem(error)
     return str(error)
+
+
+def _together(graph: Graph, value: Value, way: Route) -> tuple[str, ...]:
+    """Modules that recorded nothing on the way, and so were computed together with it."""
+    modules = {each: graph.values[each].module for each in (*way.between, *way.known)}
+    recorded = {value.module, *(modules[each] for each in way.known)}
+    parts = [modules[each] for each in way.between if graph.values[each].kind == "output"]
+    return tuple(each for each in dict.fromkeys(parts) if each not in recorded)
 
 
 def _fault(graph: Graph, value: Value, known: tuple[str, ...], together: tuple[str, ...]) -> str:
@@ -118,19 +134,30 @@ def _fault(graph: Graph, value: Value, known: tuple[str, ...], together: tuple[s
     return f"between {first} and {'the end of ' if ending else ''}{value.module}{middle}"
 
 
-def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...]) -> tuple[int, ...]:
-    """Index of the first wrong entry in the order of tokens."""
+def _fault_of_backward(
+    graph: Graph, value: Value, known: tuple[str, ...], together: tuple[str, ...]
+) -> str:
+    """The module whose backward gives it, or the modules between which it came back."""
+    after = dict.fromkeys(graph.values[each].module for each in known)
+    if "/in/" in value.key and list(after) == [value.module]:
+        return f"backward of {value.module}"
+    middle = f" ({', '.join(together)} not recorded)" if together else ""
+    after.pop(value.module, None)
+    return f"backward between {value.module} and {' and '.join(after) or value.module}{middle}"
+
+
+def _first_wrong(
+    value: Value, got: Array, truth: Truth, worst: tuple[int, ...], *, back: bool
+) -> tuple[int, ...]:
+    """Index of the first wrong entry in the order of tokens; backward takes the last one first."""
     gap = np.abs(got.astype(np.float64) - truth.want)
     wrong = ~(gap <= PASS * truth.tolerance.max)
-    if not wrong.any():
-        return worst
-    names = letters(value)
-    axis = names.index("T") if "T" in names else 0
-    if not wrong.ndim:
-        return ()
-    places = np.argwhere(wrong)
-    first = places[np.lexsort((*places.T[::-1], places[:, axis]))[0]]
-    return tuple(int(i) for i in first)
+    if not wrong.any() or not wrong.ndim:
+        return worst if wrong.ndim else ()
+    names, places = letters(value), np.argwhere(wrong)
+    tokens = places[:, names.index("T")] if "T" in names else places[:, 0]
+    order = np.lexsort((*places.T[::-1], -tokens if back and "T" in names else tokens))
+    return tuple(int(i) for i in places[order[0]])
 
 
 def letters(value: Value) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from atlas_ref.models.atlas_rnn import Called
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor
 from atlas_ref.oracle.subjects.layer import ENTRIES, KEYS, table
-from atlas_ref.oracle.subjects.layer_modules import Entry
+from atlas_ref.oracle.subjects.layers import Entry
 
 #: Tokens of each call, of a layer that may be called several times.
 CALLS: dict[str, Any] = {
@@ -53,7 +54,7 @@ def _parameters(entry: Entry) -> dict[str, Any]:
     """JSON Schema of constructor arguments, and of how the layer was called."""
     own = entry.module.settings.model_json_schema()
     own["description"] = " ".join(own["description"].partition("\n\n")[0].split())
-    if entry.calls:
+    if issubclass(entry.module.settings, Called):
         own["properties"]["calls"] = CALLS
     return own
 

@@ -20,17 +20,26 @@ from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor, of_call
 from atlas_ref.oracle.cases.values import check_values
-from atlas_ref.oracle.subjects import layer_modules, layer_systems, layer_titans, mag
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry
+from atlas_ref.oracle.subjects.layers import (
+    Call,
+    Entry,
+    mag_modules,
+    mag_parts,
+    mag_systems,
+    parts,
+    systems,
+)
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array, bind_dims
 
 #: Layers and models that cases know: name in the header -> layer or model (LAYER-2).
 ENTRIES: dict[str, Entry] = {
-    **layer_modules.PARTS,
-    **layer_systems.SYSTEMS,
-    **mag.PARTS,
-    **layer_titans.PARTS,
+    **parts.PARTS,
+    **systems.SYSTEMS,
+    **mag_parts.PARTS,
+    **mag_modules.PARTS,
+    **mag_systems.PARTS,
+    **parts.MEMORIES,
 }
 
 #: Keys of a header of this rule.
@@ -78,45 +87,23 @@ def check_header(header: Any) -> None:
         raise ValueError(f"layer: missing, rule {LAYER} needs it: {', '.join(ENTRIES)}")
     if header.parameters is None:
         raise ValueError(f"parameters: missing, layer {header.layer} needs them")
-    _settings(header), _calls(header)
+    _settings(header)
 
 
 def _settings(header: Any) -> Any:
-    """Constructor arguments, validated."""
+    """Constructor arguments, and tokens of calls where a layer takes them, validated."""
     kind = ENTRIES[header.layer].module.settings
-    own = {key: value for key, value in header.parameters.items() if key not in _run_keys(header)}
-    for key in own:
-        if key not in kind.model_fields:
-            names = (*kind.model_fields, *_run_keys(header))
+    names = tuple(kind.model_fields)
+    for key in header.parameters:
+        if key not in names:
             raise ValueError(
                 f"parameters.{key}: layer {header.layer} has none; it has {', '.join(names)}"
                 f"{meant(key, names)}"
             )
     try:
-        return kind.model_validate_json(json.dumps(own))
+        return kind.model_validate_json(json.dumps(header.parameters))
     except ValidationError as error:
         raise ValueError(f"parameters.{first_problem(error)}") from None
-
-
-def _run_keys(header: Any) -> tuple[str, ...]:
-    """Parameters that say how a layer was called, and are no arguments of its constructor."""
-    return ("calls",) if ENTRIES[header.layer].calls else ()
-
-
-def _calls(header: Any) -> list[int] | None:
-    """Tokens of each call; None where all are one."""
-    calls = header.parameters.get("calls") if "calls" in _run_keys(header) else None
-    if calls is None:
-        return None
-    whole = isinstance(calls, list) and all(
-        isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in calls
-    )
-    if not whole or not calls:
-        raise ValueError(
-            "parameters.calls: must be a list of whole numbers from 1, found "
-            f"{json.dumps(calls)[:60]}"
-        )
-    return list(calls)
 
 
 # -- its tensors -----------------------------------------------------------------------------------
@@ -170,7 +157,6 @@ def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for each in size if isinstance(size, tuple) else (size,):
             if each < 1 and axis != "rows" and by in ordered:
                 raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
-    _check_calls(header, sizes)
     entry.check(settings, sizes)
     entry.fits(settings, ordered)
     return ordered
@@ -178,13 +164,6 @@ def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_state(entry: Entry, name: str) -> bool:
     return entry.states is not None and name.startswith(f"in/{entry.states.prefix}/")
-
-
-def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
-    calls = _calls(header)
-    if calls is not None and sum(calls) != sizes["T"][0]:
-        size, by = sizes["T"]
-        raise ValueError(f"parameters.calls: {sum(calls)} tokens in all, but {by} has {size}")
 
 
 def constants(header: Any) -> set[str]:
@@ -244,10 +223,8 @@ def _results(
         {name.removeprefix(PARAM): value for name, value in fixed.items()},
     )
     params = atlas_rnn.parameters(entry.module, settings, config, state_dict)
-    tokens = inputs["in/x"].shape[-2] if "in/x" in inputs else 0
-    calls = tuple(_calls(header) or [tokens])
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
-        return entry.run(Call(entry, settings, config, params, inputs, calls))
+        return entry.run(Call(entry, settings, config, params, inputs))
 
 
 # -- what is said of results -----------------------------------------------------------------------

@@ -11,9 +11,9 @@ from atlas_ref import backend
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects import layer, layer_modules
+from atlas_ref.oracle.subjects import layer, layers
 from atlas_ref.oracle.subjects.layer import ENTRIES
-from atlas_ref.oracle.subjects.layer_modules import Entry, States
+from atlas_ref.oracle.subjects.layers import Entry, States
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 from tests.docs.test_links import clauses
@@ -63,10 +63,11 @@ class Sums:
 
 class SumsSettings(Frozen):
     dim: Annotated[int, Field(ge=1)]
+    calls: list[int] | None = None
 
 
 def _run(call):
-    results = layer_modules.in_calls(call)
+    results = layers.in_calls(call)
     y = results["out/y"]
     loss = ops.sum(y * y) if call.entry.loss else None
     best = np.argmax(backend.host(plain(y)), axis=-1)
@@ -94,12 +95,11 @@ def entry(loss=""):
         {"out/y": "LAYER-1", "grad": "LAYER-8"},
         states=States(
             "state",
+            lambda config, state: {"S": state.s},
             lambda settings: {"S": Tensor("B dim", "0")},
             lambda config, tensors: Sums.State.trusted(s=tensors["S"]),
-            lambda config, state: {"S": state.s},
             each=True,
         ),
-        calls=True,
         loss=loss,
     )
 

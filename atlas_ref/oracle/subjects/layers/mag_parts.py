@@ -17,11 +17,18 @@ from atlas_ref.layers.projection import linear
 from atlas_ref.models import MODULES
 from atlas_ref.models.atlas_mag.parts import FREQUENCIES
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, in_calls, nothing, sequence
+from atlas_ref.oracle.subjects.layers import (
+    GRADIENTS,
+    Call,
+    Entry,
+    few,
+    idle,
+    in_calls,
+    sequence,
+    with_zero,
+)
 from atlas_ref.types import Array
 from tape import ops
-
-GRADIENTS = {"grad": "LAYER-8"}
 
 #: Queries, keys and values of the heads, the reads of all heads, and these projected back.
 HEADS, ROWS = ("q", "k", "v"), ("attn", "attn_projected")
@@ -42,12 +49,6 @@ def _turn(call: Call) -> dict[str, Array]:
     }
 
 
-def _no_base(settings: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
-    default = type(settings).model_fields["base"].default
-    reason = f"{FREQUENCIES} holds the frequencies"
-    return {} if settings.base == default else {"parameters.base": reason}
-
-
 def _between(settings: Any, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     B, T, D = inputs["in/x"].shape
     H = settings.n_heads
@@ -63,8 +64,7 @@ def _block(call: Call) -> dict[str, Array]:
     results: dict[str, Array] = {}
 
     def result(name: str, value: Array) -> Array:
-        zero = call.inputs.get(f"in/{name}")
-        results[f"out/{name}"] = value if zero is None else value + zero
+        results[f"out/{name}"] = with_zero(call, name, value)
         return results[f"out/{name}"]
 
     (B, T, D), H, d = x.shape, own.heads, own.d_head
@@ -149,7 +149,9 @@ PARTS: dict[str, Entry] = {
         _turn,
         {"out": "ROTARY-1", **GRADIENTS},
         result="out/q",
-        void=_no_base,
+        void=lambda settings, inputs: idle(
+            settings, {"base": f"{FREQUENCIES} holds the frequencies"}
+        ),
     ),
     "atlas_mag_causal_conv": Entry(
         MODULES["atlas_mag_causal_conv"],
@@ -162,7 +164,6 @@ PARTS: dict[str, Entry] = {
         sequence("B T dim"),
         in_calls,
         {"out/y": "FEED-1", **GRADIENTS},
-        void=nothing,
     ),
     "atlas_mag_attention_block": Entry(
         MODULES["atlas_mag_attention_block"],

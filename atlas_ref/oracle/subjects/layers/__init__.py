@@ -1,4 +1,4 @@
-"""A layer or model of cases as data, and the parts of layers: norms, feed-forward, attention.
+"""A layer or model of cases as data, and what evaluates it call by call.
 
 A further one is an entry of `layer.ENTRIES` and one of `atlas_ref.models.MODULES`. Specified in
 specs/layer_cases.md.
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from atlas_ref.layers import attention, log_gate, rotary
-from atlas_ref.models import MODULES, atlas_rnn
+from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.types import Array
 from tape import ops
+
+#: The clause of gradients, of most layers.
+GRADIENTS = {"grad": "LAYER-8"}
 
 
 class Call(NamedTuple):
@@ -23,7 +25,6 @@ class Call(NamedTuple):
         settings: constructor arguments, a model of `atlas_rnn`.
         config, params: ours.
         inputs: in/..., arrays or variables.
-        calls: tokens of each call.
     """
 
     entry: Entry
@@ -31,7 +32,11 @@ class Call(NamedTuple):
     config: Any
     params: Any
     inputs: Mapping[str, Array]
-    calls: tuple[int, ...]
+
+
+def nothing(*_: Any) -> dict[str, Any]:
+    """No tensors, or no values without effect."""
+    return {}
 
 
 class States(NamedTuple):
@@ -39,23 +44,19 @@ class States(NamedTuple):
 
     Attributes:
         prefix: cache in in/cache/k and out/cache/k.
-        tensors: (settings) -> name -> tensor; all of them are in a case, or none.
-        start: (config, tensors by name) -> state.
         finish: (config, state) -> tensors by name.
+        tensors: (settings) -> name -> tensor; all of them are in a case, or none. A layer that
+            public code only starts from nothing has none.
+        start: (config, tensors by name) -> state.
         each: whether the states after each call but the last are results too,
             out/state_after_call0/...
     """
 
     prefix: str
-    tensors: Callable[[Any], dict[str, Tensor]]
-    start: Callable[[Any, Mapping[str, Array]], Any]
     finish: Callable[[Any, Any], dict[str, Array]]
+    tensors: Callable[[Any], dict[str, Tensor]] = nothing
+    start: Callable[[Any, Mapping[str, Array]], Any] = nothing
     each: bool = False
-
-
-def nothing(*_: Any) -> dict[str, Any]:
-    """No tensors, or no values without effect."""
-    return {}
 
 
 def few(settings: Any, inputs: Mapping[str, Any]) -> int:
@@ -73,7 +74,6 @@ class Entry(NamedTuple):
         clauses: of each result by its full name or by the part before its last "/", and of
             "grad".
         states: None for a module without state.
-        calls: whether `parameters` may cut the tokens into calls.
         result: the main result, or (settings) -> its name.
         loss: a result that gradients are of, without a cotangent, or (settings) -> its name.
         no_loss: (inputs) -> why there is no such result; "" where there is one.
@@ -92,7 +92,6 @@ class Entry(NamedTuple):
     run: Callable[[Call], dict[str, Array]]
     clauses: Mapping[str, str]
     states: States | None = None
-    calls: bool = False
     result: str | Callable[[Any], str] = "out/y"
     loss: str | Callable[[Any], str] = ""
     no_loss: Callable[[Mapping[str, Any]], str] = lambda inputs: ""
@@ -106,9 +105,25 @@ class Entry(NamedTuple):
     tolerance: Callable[[Any], tuple[float, str] | None] = lambda settings: None
 
 
+def idle(settings: Any, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Arguments that are set and change nothing, each with the reason (LAYER-12)."""
+    fields = type(settings).model_fields
+    return {
+        f"parameters.{name}": why
+        for name, why in reasons.items()
+        if why and getattr(settings, name) != fields[name].default
+    }
+
+
 def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:
     """Tokens in/x, and the cotangent of as many results."""
     return lambda settings: {"in/x": Tensor(axes), "in/y_bar": Tensor(axes, "no gradients")}
+
+
+def with_zero(call: Call, name: str, value: Array) -> Array:
+    """A value between, and the zero of its name where its gradient is asked for (LAYER-17)."""
+    zero = call.inputs.get(f"in/{name}")
+    return value if zero is None else value + zero
 
 
 def in_calls(call: Call) -> dict[str, Array]:
@@ -116,11 +131,12 @@ def in_calls(call: Call) -> dict[str, Array]:
     x, layer, states = call.inputs["in/x"], call.entry.module.layer, call.entry.states
     state, rows, first = first_state(call), [], 0
     after: dict[str, Array] = {}
-    for number, tokens in enumerate(call.calls):
+    calls = getattr(call.settings, "calls", None) or [x.shape[-2]]
+    for number, tokens in enumerate(calls):
         state, y = layer.apply(call.config, call.params, state, x[..., first : first + tokens, :])
         rows.append(y)
         first += tokens
-        last = number == len(call.calls) - 1
+        last = number == len(calls) - 1
         if states is not None and (last or states.each):
             place = states.prefix if last else f"{states.prefix}_after_call{number}"
             after |= {
@@ -128,6 +144,14 @@ def in_calls(call: Call) -> dict[str, Array]:
                 for name, each in states.finish(call.config, state).items()
             }
     return {"out/y": rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2), **after}
+
+
+def check_calls(settings: Any, sizes: Mapping[str, Any]) -> None:
+    """Refuse calls that are not all tokens (LAYER-7)."""
+    calls = getattr(settings, "calls", None)
+    if calls is not None and sum(calls) != sizes["T"][0]:
+        size, by = sizes["T"]
+        raise ValueError(f"parameters.calls: {sum(calls)} tokens in all, but {by} has {size}")
 
 
 def first_state(call: Call) -> Any:
@@ -148,111 +172,3 @@ def of_state(states: States, inputs: Mapping[str, Array]) -> dict[str, Array]:
         for name, value in inputs.items()
         if name.startswith(prefix)
     }
-
-
-# -- attention -------------------------------------------------------------------------------------
-
-
-def _attention(call: Call) -> dict[str, Array]:
-    """The code's own reading, its cache, and the causal reading of the same tokens (LAYER-6)."""
-    results = in_calls(call)
-    assert call.entry.states is not None
-    if not of_state(call.entry.states, call.inputs):
-        config, x = atlas_rnn.causal(call.config), call.inputs["in/x"]
-        state = attention.start(config, x.shape[0], dtype=x.dtype)
-        _, results["out/y_prefix"] = attention.apply(config, call.params, state, x)
-    return results
-
-
-def _cache(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
-    return attention.State.trusted(
-        keys=tensors["k"],
-        values=tensors["v"],
-        rotary=rotary.State(),
-        begun=False,
-        prefix_keys=None,
-        prefix_values=None,
-    )
-
-
-def _log_gates(call: Call) -> dict[str, Array]:
-    """Log gates of every token, head and channel (LAYER-23)."""
-    _, gates = log_gate.apply(call.config, call.params, log_gate.State(), call.inputs["in/x"])
-    return {"out/y": gates}
-
-
-def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:
-    """Refuse more cached rows than a window keeps."""
-    size, by = sizes.get("rows", (0, ""))
-    if size > settings.window_size:
-        raise ValueError(f"{by}: {size} rows, at most window_size = {settings.window_size} fit")
-
-
-def _scores(settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]) -> int:
-    """Scores of all pairs of tokens, of all heads."""
-    B, T, _ = inputs["in/x"].shape
-    rows = inputs["in/cache/k"].shape[-2] if "in/cache/k" in inputs else 0
-    return int(B * settings.heads * T * (settings.num_persist_mem_tokens + rows + T))
-
-
-def _no_base(
-    settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]
-) -> dict[str, str]:
-    default = type(settings).model_fields["rotary_base"].default
-    if settings.rotary_base == default:
-        return {}
-    return {"parameters.rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}
-
-
-CACHE = States(
-    prefix="cache",
-    tensors=lambda settings: {
-        name: Tensor("B heads rows dim_head", "no token before the first") for name in ("k", "v")
-    },
-    start=_cache,
-    finish=lambda config, state: {"k": state.keys, "v": state.values},
-)
-
-#: Name in the header -> layer that is a part of others.
-PARTS: dict[str, Entry] = {
-    "rms_norm": Entry(
-        MODULES["rms_norm"],
-        sequence("... T dim"),
-        in_calls,
-        {"out/y": "NORM-4", "grad": "LAYER-8"},
-    ),
-    "multihead_rms_norm": Entry(
-        MODULES["multihead_rms_norm"],
-        sequence("... heads T dim"),
-        in_calls,
-        {"out/y": "NORM-6", "grad": "LAYER-8"},
-    ),
-    "feed_forward": Entry(
-        MODULES["feed_forward"],
-        sequence("B T dim"),
-        in_calls,
-        {"out/y": "FEED-1", "grad": "LAYER-8"},
-    ),
-    "sliding_window_attention": Entry(
-        MODULES["sliding_window_attention"],
-        sequence("B T dim"),
-        _attention,
-        {
-            "out/y": "ATTENTION-4",
-            "out/y_prefix": "ATTENTION-3",
-            "out/cache": "ATTENTION-8",
-            "grad": "ATTENTION-12",
-        },
-        states=CACHE,
-        calls=True,
-        check=_fits,
-        void=_no_base,
-        numbers=_scores,
-    ),
-    "kda_gate": Entry(
-        MODULES["kda_gate"],
-        sequence("B T heads head_dim"),
-        _log_gates,
-        {"out/y": "GATES-22", "grad": "LAYER-8"},
-    ),
-}

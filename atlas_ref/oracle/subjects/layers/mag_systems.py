@@ -19,12 +19,10 @@ from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import buffers, buffers_of_model
 from atlas_ref.models.public.names import under
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry
-from atlas_ref.oracle.subjects.mag.modules import unit
+from atlas_ref.oracle.subjects.layers import GRADIENTS, Call, Entry, idle, sequence
+from atlas_ref.oracle.subjects.layers.mag_modules import unit
 from atlas_ref.types import Array
 from tape import ops, plain
-
-GRADIENTS = {"grad": "LAYER-8"}
 
 Results = dict[str, Array]
 
@@ -38,9 +36,7 @@ def _of_table(table: Any) -> dict[str, Tensor]:
 
 def _block_tensors(settings: Any) -> dict[str, Tensor]:
     own = EVERY if settings is None else settings
-    rows_of = Tensor("B T dim")
-    bars = {"in/y_bar": rows_of._replace(need="no gradients")}
-    return {"in/x": rows_of, **_of_table(buffers(own, "in/buffer/")), **bars}
+    return sequence("B T dim")(settings) | _of_table(buffers(own, "in/buffer/"))
 
 
 def _block(call: Call) -> Results:
@@ -48,25 +44,33 @@ def _block(call: Call) -> Results:
     s, config, params, x = call.settings, call.config, call.params, call.inputs["in/x"]
     start = _start(s, config, call.inputs, "in/buffer/memory.", x)
     state, y = mag.apply(config, params, start, x)
-    own, before = config.attention, start.attention
-    n, qkv = attention.projected(own, params.attention, x)
-    reads, _ = attention.attended(own, params.attention, before, qkv, None)
-    results = {"out/y": y, "out/attn_projected": attention.merged(own, params.attention, reads)}
+    own, results = config.attention, {"out/y": y}
     if s.disable_memory:
-        return results
-    shared = mag.shared_of(config, before, n, qkv, None)
-    u = shared_memory.gate_of(params.memory, n)
-    held: Any = start.memory
-    _, tokens = shared_memory.projected(config.memory, params.memory, held, shared, u, None)
-    _, m = shared_memory.apply(config.memory, params.memory, held, shared)
+        _, qkv = attention.projected(own, params.attention, x)
+        reads, _ = attention.attended(own, params.attention, start.attention, qkv, None)
+        return results | {"out/attn_projected": attention.merged(own, params.attention, reads)}
+    _, a, m = mag.branches(config, params, start, x)
+    tokens, u = _tokens_of(config, params, start, x)
     B, T = x.shape[:2]
-    heads = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
-    results |= {"out/gamma": ops.expand_dims(u, -1), "out/q_projected": heads, "out/mem_out": m}
+    q = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
+    gates = ops.expand_dims(u, -1)
+    results |= {"out/attn_projected": a, "out/gamma": gates, "out/q_projected": q, "out/mem_out": m}
     if s.learns:
-        loss, _ = _learn(config.memory, params.memory, held, tokens, u)
+        loss, _ = _learn(config.memory, params.memory, start.memory, tokens, u)
         after: Any = state.memory
         results |= {"out/omega_loss": loss, **_memory_of(after, "out/state/", "memory.")}
     return results
+
+
+def _tokens_of(
+    config: mag.Config, params: mag.Params, state: mag.State, x: Array
+) -> tuple[Mapping[str, Array], Array]:
+    """What the memory of a block takes of its tokens, and their gates."""
+    n, qkv = attention.projected(config.attention, params.attention, x)
+    shared = mag.shared_of(config, state.attention, n, qkv, None)
+    memory: tuple[Any, Any, Any] = (config.memory, params.memory, state.memory)
+    u = shared_memory.gate_of(memory[1], n)
+    return shared_memory.projected(*memory, shared, u, None)[1], u
 
 
 def _start(s: Any, config: mag.Config, inputs: Any, place: str, like: Array) -> mag.State:
@@ -151,11 +155,8 @@ def _learned_of(call: Call, state: language_model.State, ids: Any, place: str) -
         zip(call.config.blocks, call.params.blocks, state.blocks, strict=True)
     ):
         fresh = mag.start(config, x.shape[0], dtype=plain(x).dtype)
-        empty: Any = fresh.memory  # a call is a document, which has the memory alone
-        n, qkv = attention.projected(config.attention, params.attention, x)
-        shared = mag.shared_of(config, fresh.attention, n, qkv, None)
-        u = shared_memory.gate_of(params.memory, n)
-        _, tokens = shared_memory.projected(config.memory, params.memory, empty, shared, u, None)
+        # a call is a document, which has the memory alone
+        tokens, u = _tokens_of(config, params, fresh, x)
         loss, step = _learn(config.memory, params.memory, before.memory, tokens, u)
         results[f"{place}omega_loss/{i}"] = loss
         if call.settings.ttl_adaptive_eta:
@@ -193,21 +194,13 @@ def _numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
 
 def _void(settings: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
     """Arguments that a buffer holds, or that nothing reads."""
-    fields = type(settings).model_fields
-    why = {}
-    if settings.disable_memory:
-        names = [
-            name for name in fields if name.startswith(("ttl_", "poly_", "omega_", "memory_m"))
-        ]
-        why = dict.fromkeys(names, "memories are disabled")
-    constants = ("persistent_factor", "persistent_size")
-    why |= dict.fromkeys(constants, "buffers of the projection hold it")
-    return {
-        f"parameters.{name}": reason
-        for name, reason in why.items()
-        if getattr(settings, name) != fields[name].default
-    }
+    own = ("ttl_", "poly_", "omega_", "memory_m") if settings.disable_memory else ()
+    names = [name for name in type(settings).model_fields if name.startswith(own)]
+    held = dict.fromkeys(("persistent_factor", "persistent_size"), HELD)
+    return idle(settings, dict.fromkeys(names, "memories are disabled") | held)
 
+
+HELD = "buffers of the projection hold it"
 
 #: Settings that turn on every tensor, for tables of names.
 EVERY = Block(dim=2, n_heads=1, poly_rank=1, memory_mlp="geglu")

@@ -18,12 +18,10 @@ from atlas_ref.models.atlas_mag.arguments import rates_of
 from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import rule_of
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, nothing, sequence
+from atlas_ref.oracle.subjects.layers import GRADIENTS, Call, Entry, few, sequence, with_zero
 from atlas_ref.parts import memory_functions
 from atlas_ref.types import Array
 from tape import ops, plain
-
-GRADIENTS = {"grad": "LAYER-8"}
 
 #: The two forms of the projection, by the names of their results and gradients.
 FORMS = ("chunked", "sequential")
@@ -63,10 +61,13 @@ def _qk_tensors(settings: Any) -> dict[str, Tensor]:
 
 def _qk_between(settings: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
     """Queries, keys and gates of each form, whose gradients are results."""
-    own = ("q", "k", *(["gamma"] if settings.gates else []))
-    return {
-        f"{form}/{each}": inputs[f"in/{each}"].shape for form in _forms(settings) for each in own
-    }
+    own = {each: inputs[f"in/{each}"].shape for each in _with_gradients(settings)}
+    return {f"{form}/{each}": own[each] for form in _forms(settings) for each in own}
+
+
+def _with_gradients(settings: Any) -> tuple[str, ...]:
+    """Inputs of the projection whose gradients each form has."""
+    return ("q", "k", "gamma") if settings.gates else ("q", "k")
 
 
 def _forms(settings: Any) -> tuple[str, ...]:
@@ -84,8 +85,12 @@ def _qk(call: Call) -> dict[str, Array]:
     results: dict[str, Array] = {}
     params = call.params.replaced(keys=call.inputs.get("in/persistent_keys"))
     for form in _forms(call.settings):
-        q, k = (_flat(_input_and_change(call, form, each)) for each in "qk")
-        gate = _input_and_change(call, form, "gamma")[:, :, 0] if call.settings.gates else None
+        own = {
+            each: with_zero(call, f"{form}/{each}", call.inputs[f"in/{each}"])
+            for each in _with_gradients(call.settings)
+        }
+        q, k = (_flat(own[each]) for each in "qk")
+        gate = own["gamma"][:, :, 0] if "gamma" in own else None
         config = call.config.replaced(powers="exact" if form == "chunked" else "float32")
         start = query_key.start(config, q.shape[0], dtype=plain(q).dtype)
         _, y = query_key.apply(config, params, start, q, k, gate)
@@ -93,12 +98,6 @@ def _qk(call: Call) -> dict[str, Array]:
         H = call.settings.n_heads
         results[f"out/y_{form}"] = ops.swapaxes(ops.reshape(y, (B, T, H, D // H)), 1, 2)
     return results
-
-
-def _input_and_change(call: Call, form: str, name: str) -> Array:
-    """An input of one form: the case's, and the zero by which its gradient is taken."""
-    value, zero = call.inputs[f"in/{name}"], call.inputs.get(f"in/{form}/{name}")
-    return value if zero is None else value + zero
 
 
 def _flat(x: Array) -> Array:
@@ -146,13 +145,14 @@ def _memory(call: Call) -> dict[str, Array]:
     return {"out/y": memory_functions.apply(function, call.params, call.inputs["in/x"])}
 
 
+PAIRS = {f"in/{each}": Tensor("B T dim") for each in ("keys", "values")}
+
+
 def _pair_tensors(settings: Any) -> dict[str, Tensor]:
-    tensors = {f"in/{each}": Tensor("B T dim") for each in ("keys", "values")}
-    # of steps the gates are optional, of a loss a setting says whether there are any
-    gated = getattr(settings, "gamma", None)
-    if gated is not False:
-        tensors["in/gamma"] = Tensor("B T 1", "yes" if gated else "powers of a decay", low=0)
-    return tensors
+    # of a table of names, whose settings are None, the gates are optional
+    gated = settings is None or settings.gamma
+    need = "powers of a decay" if settings is None else "yes"
+    return PAIRS | ({"in/gamma": Tensor("B T 1", need, low=0)} if gated else {})
 
 
 def _pairs(call: Call) -> Pairs:
@@ -174,8 +174,7 @@ def _omega_loss(call: Call) -> dict[str, Array]:
 def _ttl_tensors(settings: Any) -> dict[str, Tensor]:
     axes = {name: each.axes for name, each in names.MEMORY.items() if _has(settings, each.when)}
     momenta = {f"in/momentum/{name}": Tensor(own) for name, own in axes.items()}
-    pairs = {f"in/{each}": Tensor("B T dim") for each in ("keys", "values")}
-    return {**pairs, "in/gamma": Tensor("B T 1", low=0), **momenta}
+    return PAIRS | {"in/gamma": Tensor("B T 1", low=0)} | momenta
 
 
 def _has(settings: Any, when: str) -> bool:
@@ -307,7 +306,6 @@ PARTS: dict[str, Entry] = {
         no_loss=lambda inputs: (
             "the steps are outside of the graph, and nothing else has a gradient"
         ),
-        void=nothing,
         numbers=_numbers,
     ),
 }

@@ -14,13 +14,18 @@ from atlas_ref import backend
 from atlas_ref.layers import memory
 from atlas_ref.models import MODULES, generation, import_atlas_rnn, language_model, sampling
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.subjects.layer_modules import Call, Entry, States, in_calls, nothing, sequence
+from atlas_ref.oracle.subjects.layers import (
+    GRADIENTS,
+    Call,
+    Entry,
+    States,
+    check_calls,
+    in_calls,
+    sequence,
+)
 from atlas_ref.types import Array
-from tape import ops, plain
+from tape import plain
 from tape.nested import flatten
-
-GRADIENTS = {"grad": "LAYER-8"}
-
 
 # -- memory layers and blocks ----------------------------------------------------------------------
 
@@ -55,7 +60,8 @@ def _batch_of_states(settings: Any, sizes: Mapping[str, Any]) -> None:
 
 
 def _even(settings: Any, sizes: Mapping[str, Any]) -> None:
-    """Refuse heads of an odd length where there is attention (LAYER-2)."""
+    """Refuse calls that do not fit, and heads of an odd length where there is attention (LAYER-2)."""
+    check_calls(settings, sizes)
     attends = "window_size" in type(settings).model_fields
     attends = attends and getattr(settings, "block_type", "") != "lmm"
     d_head = settings.dim if getattr(settings, "dim_head", None) is None else settings.dim_head
@@ -76,21 +82,6 @@ def _numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
 
 def _is_mac(settings: Any) -> bool:
     return getattr(settings, "block_type", "mac") == "mac"
-
-
-def _block(call: Call) -> dict[str, Array]:
-    """Tokens in calls, and the memory after them where public code returns it (LAYER-14)."""
-    x, layer, results = call.inputs["in/x"], call.entry.module.layer, []
-    state, first = layer.start(call.config, x.shape[0], dtype=x.dtype), 0
-    for tokens in call.calls:
-        state, y = layer.apply(call.config, call.params, state, x[:, first : first + tokens])
-        results.append(y)
-        first += tokens
-    y = results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
-    if call.entry is SYSTEMS["mac_block"]:
-        return {"out/y": y}
-    own = import_atlas_rnn.from_state(call.config.memory, state.memory)
-    return {"out/y": y, **{f"out/state/{name}": each for name, each in own.items()}}
 
 
 # -- language models -------------------------------------------------------------------------------
@@ -231,16 +222,20 @@ MATRICES = States(
     finish=import_atlas_rnn.from_state,
     each=True,
 )
-OF_BLOCKS = {"out/state": "MEMORY-9", **GRADIENTS}
+#: The memory that a block leaves, where public code returns it (LAYER-14).
+LEFT = States(
+    prefix="state",
+    finish=lambda config, state: import_atlas_rnn.from_state(config.memory, state.memory),
+)
 
 
-def _of_block(name: str, clause: str) -> Entry:
+def _of_block(name: str, clause: str, states: States | None = LEFT) -> Entry:
     return Entry(
         MODULES[name],
         sequence("B T dim"),
-        _block,
-        {"out/y": clause, **OF_BLOCKS},
-        calls=True,
+        in_calls,
+        {"out/y": clause, "out/state": "MEMORY-9", **GRADIENTS},
+        states=states,
         check=_even,
         numbers=_numbers,
     )
@@ -254,13 +249,12 @@ SYSTEMS: dict[str, Entry] = {
         in_calls,
         {"out/y": "MEMORY-2", "out/state": "MEMORY-9", **GRADIENTS},
         states=MATRICES,
-        calls=True,
         check=_batch_of_states,
         numbers=_numbers,
     ),
     "mag_block": _of_block("mag_block", "BLOCKS-4"),
     "mal_block": _of_block("mal_block", "BLOCKS-5"),
-    "mac_block": _of_block("mac_block", "BLOCKS-7"),
+    "mac_block": _of_block("mac_block", "BLOCKS-7", None),
     "lmm_block": _of_block("lmm_block", "BLOCKS-6"),
     "language_model": Entry(
         MODULES["language_model"],
@@ -293,6 +287,5 @@ SYSTEMS: dict[str, Entry] = {
         _sample,
         {"out": "MODEL-8", **GRADIENTS},
         result=lambda settings: f"out/kept_min_p_{settings.min_p[0]}",
-        void=nothing,
     ),
 }
