@@ -45,6 +45,7 @@ RANKS = {
     "S": 2,
     "K": 2,
     "G": 2,
+    "window": 2,
     "M_ref": 2,
     "window_momentum": 2,
     "X": 2,
