@@ -203,13 +203,13 @@ MISTAKES = (
         inputs=changed("in/w", _flat),
     ),
     Reading(
-        "window late",
+        "window of before",
         "taps read the window of one token earlier",
         several,
         ops={"read/window": of_before},
     ),
     Reading(
-        "window early",
+        "token under two taps",
         "the token was in the window that it reads, and so under two taps",
         ops={"rows": lambda op, window, x: op(_shift(window, x), x)},
     ),

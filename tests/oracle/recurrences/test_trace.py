@@ -167,7 +167,10 @@ def test_a_mistake_is_found_in_its_ops_and_named(member: str, name: str, ops: se
 
 @pytest.mark.clause("PROG-5", "RECUR-15", "REPLAY-16")
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("member", "kind"), EVERY)
+@pytest.mark.parametrize(
+    ("member", "kind"),
+    [each for each in EVERY if each != ("short_conv", "silent")],  # where no token is there to read
+)
 def test_readings_whose_ops_have_other_tokens_are_no_fault(member: str, kind: str) -> None:
     """Another mini-batch, or no mask, has an op at tokens where the case has none."""
     of = case(member, kind)
