@@ -33,7 +33,7 @@ WEIGHED = {
     "out/S": "in/S_bar",
     "out/z": "in/z_bar",
     "out/A": "in/A_bar",
-    **{f"out/{name}": f"in/{name}_bar" for name in ("K", "G", "h", "bias")},
+    **{f"out/{name}": f"in/{name}_bar" for name in ("K", "G", "h", "bias", "window")},
     "out/X": "in/X_bar",
     "out/phi": "in/phi_bar",
 }
@@ -45,6 +45,7 @@ RANKS = {
     "S": 2,
     "K": 2,
     "G": 2,
+    "window": 2,
     "M_ref": 2,
     "window_momentum": 2,
     "X": 2,

@@ -36,6 +36,7 @@ FAMILIES += (
     "TNTCASE",
     "DPLRCASE",
     "RECUR",
+    "SHORT",
     "PROG",
     "BLOCKS",
     "MODEL",

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mesa": ("recurrence", {"parameters": {"member": "mesa"}, "cotangent": True}),
     "ttt_linear": ("recurrence", {"parameters": {"member": "ttt_linear", "mini_batch": 2}}),
     "log_linear": ("recurrence", {"parameters": {"member": "log_linear", "position": 2}}),
+    "short_conv": ("recurrence", {"parameters": {"member": "short_conv"}, "reset": 2}),
     "tnt": ("tnt", {"reset": 2, "cotangent": True}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
     "nested": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "nested": True}),

@@ -16,6 +16,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "mesa": {},
     "ttt_linear": {"mini_batch": 2, "norm_eps": 0.01},
     "log_linear": {"position": 3, "groups": 2},
+    "short_conv": {"activation": "silu"},
 }
 
 #: Kind -> what a case of it has beside first states and cotangents.
@@ -25,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "transposed": {"tokens": 6, "d_in": 2, "d_out": 3, "layout": True},
     "batch": {"tokens": 5, "batch": 2, "pulse": 2, "d_in": 3, "d_out": 2},
     "empty": {"tokens": 7, "packed": True, "d_in": 3, "d_out": 2, "state": False},
+    "short": {"tokens": 2, "d_in": 5, "d_out": 3},
     "silent": {"tokens": 2, "pulse": 3, "d_in": 2, "d_out": 3},
 }
 

@@ -15,12 +15,17 @@ Inputs = dict[str, Any]
 
 
 class Own(NamedTuple):
-    """Settings: factor of queries, mini-batch and eps of ttt_linear, tokens before of log_linear."""
+    """Settings: factor of queries, mini-batch and eps of ttt_linear, tokens before of log_linear;
+    of short_conv its activation, the columns of its window and what a reset restores.
+    """
 
     scale: float = 1.0
     mini_batch: int = 16
     norm_eps: float = 1e-6
     position: int = 0
+    activation: str = "none"
+    columns: str = "W-1"
+    reset_to: str = "zero"
 
 
 def gsa(x: Inputs, own: Own) -> dict[str, Array]:
@@ -172,12 +177,35 @@ def log_linear(x: Inputs, own: Own) -> dict[str, Array]:
     return {"y": np.array(reads), "M": M}
 
 
+def short_conv(x: Inputs, own: Own) -> dict[str, Array]:
+    """Of each token a list of all inputs of its sequence, zeros far before; sums entry by entry."""
+    (T, d), W = x["x"].shape, x["w"].shape[-1]
+    count = W if own.columns == "W" else W - 1
+    first = [x["window"][:, j] for j in range(count)]
+    past, reads = first, []
+    for t in range(T):
+        if x["reset"][t]:
+            past = first if own.reset_to == "first" else [np.zeros(d)] * count
+        if not x["active"][t]:
+            reads.append([0.0] * d)
+            continue
+        past = [*past, x["x"][t]]
+        sums = [
+            sum(x["w"][c, j] * past[len(past) - W + j][c] for j in range(W)) + x["bias"][c]
+            for c in range(d)
+        ]
+        reads.append([z / (1.0 + np.exp(-z)) if own.activation == "silu" else z for z in sums])
+    last = past[len(past) - count :]
+    return {"y": np.array(reads), "window": np.array(last).T}
+
+
 MEMBERS = {
     "gsa": gsa,
     "hgrn": hgrn,
     "mesa": mesa,
     "ttt_linear": ttt_linear,
     "log_linear": log_linear,
+    "short_conv": short_conv,
 }
 
 

@@ -1,6 +1,6 @@
 """A sequence of rule recurrence on balls, token by token, each member written out (RECUR-17).
 
-Written from RECUR-1 to RECUR-3, RECUR-5 and RECUR-10 to RECUR-12.
+Written from RECUR-1 to RECUR-3, RECUR-5, RECUR-10 to RECUR-12 and SHORT-1 to SHORT-3.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from flint import arb
 
-from atlas_ref.certify.functions import exponentials, inverse, softmax, summed
+from atlas_ref.certify.functions import activated, exponentials, inverse, softmax, summed
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import (
     Matrix,
@@ -34,6 +34,9 @@ DEFAULTS: dict[str, Any] = {
     "norm_eps": 1e-6,
     "groups": 1,
     "position": 0,
+    "activation": "none",
+    "columns": "W-1",
+    "reset_to": "zero",
 }
 
 
@@ -88,9 +91,9 @@ class Sequence:
             place = (*place[:-1], place[-1] // self.s["groups"])
         return self.inputs.get(f"in/{name}", *place, t)
 
-    def of_memory(self, name: str) -> Matrix:
-        """A tensor of the memory, by as many last leading axes as it has."""
-        axes = len(self.inputs.shape(f"in/{name}")) - 1
+    def of_memory(self, name: str, behind: int = 1) -> Matrix:
+        """A tensor of the memory, by as many last leading axes as it has before those of its own."""
+        axes = len(self.inputs.shape(f"in/{name}")) - behind
         return self.inputs.get(f"in/{name}", *self.index[len(self.index) - axes :])
 
     def asked(self, t: int) -> Matrix:
@@ -213,12 +216,40 @@ def log_linear(x: Sequence, tokens: Any) -> Results:
     return {"out/y": reads, "out/M": [x.laid(each_) for each_ in by_level]}
 
 
+def short_conv(x: Sequence, tokens: Any) -> Results:
+    """A sum over the last inputs of each channel (SHORT-1).
+
+    y = act(sum_j w_j x_{t - W + 1 + j} + bias)
+    """
+    w = x.of_memory("w", behind=2)
+    bias = x.of_memory("bias") if "in/bias" in x.inputs else zeros(x.d_out, 1)
+    taps = w.columns
+    columns = taps - 1 if x.s["columns"] == "W-1" else taps
+    window = _laid_first(x, "window", x.d_out, columns)
+    first = [window @ _unit(columns, j) for j in range(columns)]
+    fresh = first if x.s["reset_to"] == "first" else [zeros(x.d_out, 1)] * columns
+    past, reads = first, []
+    for t, starts, active in tokens:
+        past = fresh if starts else past
+        if not active:
+            reads.append(zeros(x.d_out, 1))
+            continue
+        past = [*past, x.row("x", t)]
+        terms = [hadamard(w @ _unit(taps, taps - 1 - i), past[-1 - i]) for i in range(taps)]
+        total_ = total(terms, x.d_out, 1) + bias
+        reads.append(activated(total_, "silu") if x.s["activation"] == "silu" else total_)
+        past = past[-columns:]
+    last = total([each_ @ _unit(columns, j).T for j, each_ in enumerate(past)], x.d_out, columns)
+    return {"out/y": reads, "out/window": x.laid(last)}
+
+
 MEMBERS: dict[str, Callable[[Sequence, Any], Results]] = {
     "gsa": gsa,
     "hgrn": hgrn,
     "mesa": mesa,
     "ttt_linear": ttt_linear,
     "log_linear": log_linear,
+    "short_conv": short_conv,
 }
 
 
@@ -239,6 +270,11 @@ def _entry(column: Matrix, i: int) -> Matrix:
     """One entry of a column, 1 x 1."""
     ones = [arb(int(i == j)) for j in range(column.rows)]
     return Matrix(filled(1, column.rows, ones)) @ column
+
+
+def _unit(rows: int, place: int) -> Matrix:
+    """A column with a 1 in one row."""
+    return Matrix(filled(rows, 1, [arb(int(i == place)) for i in range(rows)]))
 
 
 def _mean(column: Matrix) -> Matrix:

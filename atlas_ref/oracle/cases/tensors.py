@@ -20,6 +20,7 @@ COTANGENTS = (
     "in/h_bar",
     "in/G_bar",
     "in/bias_bar",
+    "in/window_bar",
     "in/X_bar",
     "in/phi_bar",
 )

@@ -115,6 +115,8 @@ class Program(NamedTuple):
         context: what the loop runs on, with questions of its own.
         steps: (settings) -> steps of a token, each with a row of inputs.
         step_ops: ops that each step computes.
+        later: whether it came after a published draw: a sweep draws it and its settings where it is
+            fixed alone (SWEEP-14).
     """
 
     name: str
@@ -146,3 +148,4 @@ class Program(NamedTuple):
     context: type[Context] = Context
     steps: Callable[[Any], int] = lambda settings: 1
     step_ops: tuple[str, ...] = ()
+    later: bool = False

@@ -44,6 +44,7 @@ class Reading(NamedTuple):
         since: the version of the vectors that first has it as a mutant.
         whole: reads depend on tokens behind them, or on how many there are.
         narrow: it sums in a narrower format than the case's, where orders of a sum are apart.
+        short: calls of few tokens alone can have it, so that a schedule tries it (SCHED-6).
     """
 
     name: str
@@ -62,6 +63,7 @@ class Reading(NamedTuple):
     since: str = "1.9.0"
     whole: bool = False
     narrow: bool = False
+    short: bool = False
 
     def settings_of(self, settings: Any) -> Any:
         """Settings of a case as this reading has them."""

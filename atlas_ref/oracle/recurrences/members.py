@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atlas_ref.oracle.recurrences import gsa, hgrn, log_linear, mesa, ttt_linear
+from atlas_ref.oracle.recurrences import gsa, hgrn, log_linear, mesa, short_conv, ttt_linear
 from atlas_ref.oracle.recurrences.member import Member
 
 #: Name of a member -> what it declares.
@@ -12,6 +12,7 @@ MEMBERS: dict[str, Member] = {
     "mesa": mesa.MEMBER,
     "ttt_linear": ttt_linear.MEMBER,
     "log_linear": log_linear.MEMBER,
+    "short_conv": short_conv.MEMBER,
 }
 
 #: Names of states of some member.

@@ -28,6 +28,7 @@ class Parameters(Frozen):
         state_layout: axes of the matrices of the first and the last state.
         mini_batch, norm_eps: of ttt_linear (RECUR-11).
         groups, position: of log_linear (RECUR-12): heads that share a key, tokens before the first.
+        activation, columns, reset_to: of short_conv (SHORT-1 to SHORT-3).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -39,6 +40,9 @@ class Parameters(Frozen):
     norm_eps: Annotated[float, Field(ge=1e-15, allow_inf_nan=False)] = 1e-6
     groups: Count = 1
     position: Annotated[int, Field(ge=0)] = 0
+    activation: Literal["none", "silu"] = "none"
+    columns: Literal["W-1", "W"] = "W-1"
+    reset_to: Literal["zero", "first"] = "zero"
 
     @property
     def program(self) -> Program:

@@ -11,7 +11,9 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.answers import Answer, Source
+from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.schedules.run import Plan
 from atlas_ref.oracle.schedules.steps import Call
 from atlas_ref.oracle.sweep import split
@@ -63,6 +65,35 @@ def mistakes(plan: Plan, calls: Sequence[Call]) -> Iterator[Mistake]:
     for name, kind_ in FORMATS.items():
         source = partial(_hand, plan, partial(_through, kind_))
         yield Mistake(f"states were kept in {name} between calls", source)
+    for name, words in _of_short_calls(plan, later).items():
+        yield Mistake(words, partial(_read_otherwise, name))
+
+
+def _of_short_calls(plan: Plan, calls: Sequence[Call]) -> dict[str, str]:
+    """Names and words of mistakes that the rule has in calls of few tokens alone."""
+    searched, found = SUBJECTS[plan.case.header.rule].searched, dict[str, str]()
+    lengths = {each.tokens: each for each in calls} if searched is not None else {}
+    for call in lengths.values():
+        states = {name: evaluate(plan.prefix(call.first)).tensors[name] for name in plan.carried}
+        readings = searched.departures(plan.part(call, states)) if searched is not None else ()
+        found |= {each.name: each.words for each in readings if each.short}
+    return found
+
+
+def _read_otherwise(name: str, case: Case) -> Answer:
+    """A program with a mistake of the rule in the calls that can have it."""
+    searched = SUBJECTS[case.header.rule].searched
+    assert searched is not None
+    run, chosen = searched.run, [each for each in searched.departures(case) if each.name == name]
+    return Answer(
+        dict(
+            ensemble.exact(
+                case,
+                grad=False,
+                plain=lambda inputs, at, rounding: run(inputs, at, rounding, chosen),
+            )
+        )
+    )
 
 
 def _lose(plan: Plan, names: Sequence[str], concerns: Callable[[int], bool], case: Case) -> Answer:

@@ -60,8 +60,9 @@ def _topics(name: str) -> tuple[Topic, ...]:
     if MEMBERS[name].program.matrices:
         turned = {"state_layout": "(d_in, d_out)"}
         found += (Topic("layout", TALL, (NUMBERS, START), parameters=turned),)
-    if name == "ttt_linear":
+    if "in/log_retain" not in MEMBERS[name].program.tensors:
         found = tuple(each for each in found if each.name != "extreme")
+    if name == "ttt_linear":
         usual = {"norm_eps": 1e-6, "mini_batch": 16}
         found += (Topic("usual", {**SQUARE, "tokens": 20}, (NUMBERS, START), parameters=usual),)
     if name == "log_linear":
@@ -70,12 +71,14 @@ def _topics(name: str) -> tuple[Topic, ...]:
     return found
 
 
-def _target(name: str) -> Target:
+def target(name: str) -> Target:
+    """What vectors of a member are drawn from."""
     fields = {"rule": RULE, "parameters": {"member": name, **PARAMETERS.get(name, {})}}
     return Target(f"{RULE}-{name}", fields, _topics(name), longer=(), later=True, always=ALWAYS)
 
 
-RECURRENCES = tuple(_target(name) for name in MEMBERS)
+#: Targets of the published sets, which a member that came later is none of.
+RECURRENCES = tuple(target(name) for name, each in MEMBERS.items() if not each.program.later)
 
 
 # -- numbers ----------------------------------------------------------------------------------------

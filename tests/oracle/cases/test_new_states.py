@@ -70,6 +70,10 @@ STATES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"parameters": {"member": "ttt_linear"}},
         {"M0", "bias0", "M_bar", "bias_bar"},
     ),
+    "recurrence short_conv": (
+        {"parameters": {"member": "short_conv", "columns": "W"}},
+        {"window0", "window_bar"},
+    ),
 }
 
 

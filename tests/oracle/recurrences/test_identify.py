@@ -16,7 +16,7 @@ from atlas_ref.oracle.recurrences.members import MEMBERS
 from atlas_ref.oracle.registry import SUBJECTS
 from tests.support.recurrence_cases import case
 
-KINDS = ("masks", "long", "transposed")
+KINDS = ("masks", "long", "transposed", "short")
 
 
 def searched() -> Any:
@@ -51,7 +51,7 @@ def far(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.clause("PROG-4", "PROG-5", "RECUR-14")
+@pytest.mark.clause("PROG-4", "PROG-5", "RECUR-14", "SHORT-7")
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("member", "kind", "name"), EVERY)
 def test_a_reading_is_named(member: str, kind: str, name: str) -> None:
@@ -109,6 +109,8 @@ def test_a_mistake_has_a_name_and_words_of_its_own(member: str) -> None:
         ("mesa", "no ridge", "as if in/ridge was 0"),
         ("ttt_linear", "residual forgotten", "as if reads were their norm alone"),
         ("log_linear", "round robin", "as if value heads took key heads round robin"),
+        ("short_conv", "bias forgotten", "as if in/bias was absent"),
+        ("short_conv", "taps reversed", "as if taps were in reverse order"),
     ],
 )
 def test_check_says_the_nearest_reading(

@@ -71,7 +71,7 @@ def test_backward_mistakes_leave_values(target) -> None:
 @pytest.mark.clause("VEC-4", "VEC-29")
 @EVERY
 def test_numbers_are_exact_in_every_format(target) -> None:
-    assert len(RECURRENCES) == len(MEMBERS)
+    assert len(RECURRENCES) == sum(not each.program.later for each in MEMBERS.values())
     for topic in target.topics:
         case = drawn(target, topic, 0)
         finite = {name: x[np.isfinite(x)] for name, x in case.inputs.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
+from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space, one
 from atlas_ref.oracle.program.derive import moves, tensors
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
@@ -48,40 +48,58 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         programs: name -> program.
         key: the parameter.
     """
-    settings = {
-        each.name: each.drawn
-        for program in programs.values()
-        for each in program.settings
-        if each.drawn
-    }
+    drawn_ones = {name: each for name, each in programs.items() if not each.later}
+    settings = _settings(drawn_ones)
+    later = {each: x for each, x in _settings(programs).items() if each not in settings}
 
     def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
         drawn = dict(fields)
         name = drawn.pop(key)
-        given = {each: drawn.pop(each) for each in settings}
         of = programs.get(name)
+        given = {each: drawn.pop(each) for each in (*settings, *later) if each in drawn}
+        if of is not None and of.later:
+            given = _draw_settings(of, fields["seed"]) | {
+                k: given[k] for k in choices if k in given
+            }
         own = set() if of is None else {each.name for each in of.settings}
         kept = {
             each: value
             for each, value in given.items()
             if value is not None
-            and (each in choices or (each in own and value != settings[each][0]))
+            and (each in choices or (each in own and value != (settings | later)[each][0]))
         }
         return drawn | {"parameters": {key: name, **kept}}
 
     return Drawing(
-        space={**SIZES, key: tuple(programs), **settings, **EVENTS},
+        space={**SIZES, key: tuple(drawn_ones), **settings, **EVENTS},
         request=request,
         tensors=lambda inputs, fields, header, generator: _dress(
             *stated(_Of(header)), inputs, fields, generator
         ),
         of_tensors=OF_TENSORS,
         closed=OF_TENSORS,
+        later=tuple(later),
         regimes=REGIMES,
         long={"tokens": LONG},
         named={"slow": slow, "trained": layer_gates},
         moves=moves.moves(stated),
     )
+
+
+def _settings(programs: Mapping[str, Program]) -> dict[str, Sequence[Any]]:
+    """Settings of programs with the values that are drawn."""
+    return {
+        each.name: each.drawn
+        for program in programs.values()
+        for each in program.settings
+        if each.drawn
+    }
+
+
+def _draw_settings(program: Program, seed: int) -> dict[str, Any]:
+    """Settings of a program that came after a published draw, by numbers of their own."""
+    draw = np.random.Generator(np.random.Philox(key=(seed << 64) | 1))
+    return {name: one(draw, values) for name, values in _settings({"": program}).items()}
 
 
 class _Of:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, smaller, without
-from atlas_ref.oracle.program.derive.axes import axes, groups_of
+from atlas_ref.oracle.program.derive.axes import DECIDED, axes, groups_of
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
 #: Axes that are no widths.
-OTHERS = ("T", "V", "H")
+OTHERS = ("T", "V", "H", DECIDED)
 
 
 def moves(stated: Stated) -> tuple[Move, ...]:
