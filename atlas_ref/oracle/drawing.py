@@ -30,28 +30,6 @@ class Candidate(NamedTuple):
     tensors: Arrays
 
 
-def along_tokens(
-    axes: Callable[[Any], Mapping[str, str]], case: Case, tokens: Sequence[int]
-) -> Candidate:
-    """Some tokens of a case.
-
-    Args:
-        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens, R that
-            of their steps, some for each token.
-    """
-    words = {name: each.split() for name, each in axes(case).items()}
-    first = next(name for name in case.inputs if "T" in words.get(name, ()))
-    count = case.inputs[first].shape[words[first].index("T") - len(words[first])]
-    tensors = {}
-    for name, value in case.inputs.items():
-        each = words.get(name, [])
-        for axis in (place - len(each) for place, word in enumerate(each) if word in ("T", "R")):
-            rows = np.arange(value.shape[axis]).reshape(count, -1)[list(tokens)]
-            value = np.take(value, rows.ravel(), axis=axis)
-        tensors[name] = value
-    return Candidate(case.header.plain(), tensors)
-
-
 #: Smaller candidates of a case, the boldest first; None for one that does not exist.
 Move = Callable[[Any], Iterator[Candidate | None]]
 

@@ -16,6 +16,7 @@ from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.drawing import leading, starts
+from atlas_ref.oracle.program.derive.axes import Shape
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -141,9 +142,30 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
     return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
 
 
-def axes(case: Case) -> dict[str, str]:
-    """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
-    return axes_of(case.inputs)
+def axes(case: Case) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of each input (DPLRCASE-4).
+
+    B0, B1 of a batch, Q query heads, V value heads, H key heads, R rows, T tokens, d_in, d_out. The
+    shapes that the rule wants are asked for with sizes that no two axes share.
+    """
+    own, inputs = parameters.parse(case.header), case.inputs
+    lead = tuple(range(211, 211 + inputs["in/v"].ndim - 2))
+    H, T, d_in, d_out = 101, 103, 107, 109
+    heads = ((*lead[:-1], H * each)[-len(lead) :] if lead else () for each in (1, own.groups))
+    keys, values = heads
+    sizes = {
+        "in/k": Shape((*keys, T * own.steps, d_in)),
+        "in/v": Shape((*values, T * own.steps, d_out)),
+    }
+    if "in/gate_input" in inputs:  # whose axes say whether a bias has channels
+        wide = inputs["in/gate_input"].ndim == inputs["in/v"].ndim
+        sizes["in/gate_input"] = Shape((*values, T, *((d_in,) if wide else ())))
+    labels = {H * own.groups * own.query_groups: "Q", H * own.groups: "V", H: "H"}
+    labels |= {T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    labels |= {row: f"B{i}" for i, row in enumerate(lead[:-1])}
+    wanted = shapes(own, sizes)
+    of_rank = {n: [each for each in wanted[n] if len(each) == x.ndim] for n, x in inputs.items()}
+    return {n: tuple(labels[place] for place in (*each, ())[0]) for n, each in of_rank.items()}
 
 
 def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:

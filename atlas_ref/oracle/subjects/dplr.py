@@ -19,8 +19,8 @@ from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import overflow
 from atlas_ref.oracle.dplr.sweep import DRAWING
-from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive import ops as traces
+from atlas_ref.oracle.program.derive.axes import along_tokens
 from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS

@@ -14,6 +14,7 @@ from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.program.derive.axes import in_words
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings
@@ -116,10 +117,11 @@ def table(s: Settings, present: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     return allowed, refused
 
 
-def axes(case: Case) -> dict[str, str]:
-    """Axes of each input that a case may hold, as words (TNTCASE-3)."""
+def axes(case: Case) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of each input (TNTCASE-3)."""
     allowed, _ = table(settings_of(case), case.inputs)
-    return {name: tensor.axes for name, tensor in allowed.items()}
+    rank = case.inputs["in/k"].ndim - 2
+    return {name: in_words(allowed[name].axes, x, rank) for name, x in case.inputs.items()}
 
 
 def _of_tokens(s: Settings, present: Mapping[str, Any]) -> Any:

@@ -80,7 +80,7 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         regimes=REGIMES,
         long={"tokens": LONG},
         named={"slow": slow, "trained": layer_gates},
-        moves=moves.moves(stated),
+        moves=moves.made(moves.of_program(stated)),
     )
 
 
