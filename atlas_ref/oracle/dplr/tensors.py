@@ -15,8 +15,7 @@ from atlas_ref.oracle.cases.values import check_entries, check_log, check_values
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.drawing import leading, starts
-from atlas_ref.oracle.program.derive.axes import Shape
+from atlas_ref.oracle.drawing import Shape, leading, starts
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.

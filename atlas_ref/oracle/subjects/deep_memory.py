@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import DRAWING, cut
-from atlas_ref.oracle.program.derive.axes import along_tokens
+from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS

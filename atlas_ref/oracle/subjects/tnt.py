@@ -18,10 +18,10 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.derive import ops as traces
-from atlas_ref.oracle.program.derive.axes import along_tokens
 from atlas_ref.oracle.program.derive.readings import searched
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.base.calls import Calls, last_state
@@ -29,8 +29,8 @@ from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import parameters, program, projection, tensors, void
+from atlas_ref.oracle.tnt.draw import DRAWING
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of, stated_settings
-from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.oracle.tnt.tokens import TOKENS, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens

@@ -14,7 +14,7 @@ from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import check_values
-from atlas_ref.oracle.program.derive.axes import in_words
+from atlas_ref.oracle.drawing import in_words
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings

@@ -9,7 +9,7 @@ import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.features import features
-from atlas_ref.oracle.dplr.sweep import cut
+from atlas_ref.oracle.dplr import cut
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.identify.identify import identify

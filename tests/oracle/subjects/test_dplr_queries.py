@@ -11,7 +11,7 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.dplr.sweep import cut
+from atlas_ref.oracle.dplr import cut
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.identify.identify import identify

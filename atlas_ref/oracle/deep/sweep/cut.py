@@ -14,9 +14,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.oracle.deep.tensors import BAR, KINDS, MEMORY, SEQUENCE, STATE
-from atlas_ref.oracle.drawing import Arrays, Candidate, header_of, smaller, without
+from atlas_ref.oracle.drawing import Arrays, Candidate, Names, header_of, in_words, smaller, without
 from atlas_ref.oracle.program.derive import moves
-from atlas_ref.oracle.program.derive.axes import Names, in_words
 from atlas_ref.parts.deep_momentum import PREFIX
 
 #: Tensors that a case may lack, those that need each other together.

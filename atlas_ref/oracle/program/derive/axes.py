@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
-
-from atlas_ref.oracle.drawing import Arrays, Candidate
+from atlas_ref.oracle.drawing import Shape
 from atlas_ref.oracle.program.derive.tensors import shapes
 from atlas_ref.oracle.program.program import Program
 
-if TYPE_CHECKING:
-    from atlas_ref.oracle.cases.case import Case
-
 #: Sizes that no two axes share: of leading axes, and of those behind them.
 LEADING, BEHIND = 211, 101
-
-
-#: Input -> names of its axes, "" of one without a name.
-Names = Mapping[str, tuple[str, ...]]
-
-
-class Shape(NamedTuple):
-    """A tensor that has a shape and nothing else."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
 
 def groups_of(program: Program, settings: Any) -> tuple[str, int]:
@@ -64,50 +45,6 @@ def axes(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[str
     labels |= {sizes["V"]: "V"} if rank else {}  # where each head has a key of its own
     found = shapes(program, settings, wanted)
     return {name: tuple(labels[size] for size in found[name]) for name in inputs}
-
-
-def in_words(text: str, x: Any, rank: int) -> tuple[str, ...]:
-    """Names of the axes of a tensor: those in words, and in front of them the last of so many rows."""
-    own = [word for word in text.split() if word != "..."]
-    return (*(f"B{i}" for i in range(rank - x.ndim + len(own), rank)), *own)
-
-
-def is_row(name: str) -> bool:
-    """Whether an axis is one of a batch."""
-    return name.startswith("B")
-
-
-def size(names: Names, inputs: Mapping[str, Any], name: str) -> int:
-    """Places of an axis, which some tensors may have once for all; 1 of one that is not there."""
-    places = [x.shape[names[each].index(name)] for each, x in inputs.items() if name in names[each]]
-    return int(max(places, default=1))
-
-
-def taken(names: Names, inputs: Arrays, places: Mapping[str, Sequence[int]]) -> Arrays:
-    """Some places of named axes, and rows of steps with their tokens, in every tensor that has them.
-
-    An axis of rows with one place for all stays as it is.
-    """
-    found = dict(inputs)
-    if "T" in places:
-        steps = size(names, inputs, "R") // size(names, inputs, "T")
-        rows = [t * steps + i for t in places["T"] for i in range(steps)]
-        places = {**places, "R": rows}
-    for each, x in inputs.items():
-        for axis, name in enumerate(names[each]):
-            if name in places and not (is_row(name) and x.shape[axis] == 1):
-                x = np.take(x, list(places[name]), axis=axis)
-        found[each] = x
-    return found
-
-
-def along_tokens(names: Callable[[Any], Names], case: Case, tokens: Sequence[int]) -> Candidate:
-    """Some tokens of a case, with the rows of their steps.
-
-    Args:
-        names: (case) -> names of the axes of its inputs.
-    """
-    return Candidate(case.header.plain(), taken(names(case), case.inputs, {"T": tokens}))
 
 
 def _words(text: str, lead: tuple[str, ...], rank: int) -> tuple[str, ...]:

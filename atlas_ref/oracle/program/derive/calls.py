@@ -6,7 +6,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from atlas_ref.oracle.program.derive.axes import along_tokens, axes
+from atlas_ref.oracle.drawing import along_tokens
+from atlas_ref.oracle.program.derive.axes import axes
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.subjects.base.calls import Calls
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
+from atlas_ref.oracle.drawing import (
+    LONG,
+    Arrays,
+    Candidate,
+    Change,
+    Drawing,
+    Space,
+    size,
+    smaller,
+    without,
+)
+from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.derive import moves, tensors
+from atlas_ref.oracle.program.derive.axes import axes, groups_of
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.regimes import layer_gates, ordinary, some
 from atlas_ref.oracle.regimes import repeat_key as repeated_keys
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
 
 #: Sizes and events of a case, in the order of drawing; the first value is the plainest.
 SIZES: Space = {
@@ -80,7 +95,7 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         regimes=REGIMES,
         long={"tokens": LONG},
         named={"slow": slow, "trained": layer_gates},
-        moves=moves.made(moves.of_program(stated)),
+        moves=moves.made(_smaller(stated)),
     )
 
 
@@ -108,6 +123,50 @@ def _dress(
             inputs.pop(place, None)
             if wanted and place in found:
                 inputs[place] = found[place]
+
+
+# -- smaller cases ----------------------------------------------------------------------------------
+
+
+def _smaller(stated: Stated) -> moves.Smaller:
+    """What a program says of its smaller cases, by its tensors and settings (RECUR-16)."""
+
+    def settings(case: Case) -> Iterator[Candidate | None]:
+        """One value head a key head, parameters at their defaults."""
+        program, own = stated(case)
+        name, count = groups_of(program, own)
+        places = range(size(of.axes(case), case.inputs, "V"))
+        for n in smaller(count):
+            yield of.cut(case, {"V": [i for i in places if i % count < n]}, **{name: n})
+        given = case.header.plain()["parameters"]
+        for each in program.settings:
+            if each.name in given and not each.heads:
+                found = moves.fields(case, parameters=without(given, each.name))
+                turned = each.name == "state_layout" and given[each.name] == TRANSPOSED
+                yield Candidate(
+                    found, moves.in_layout(program, case.inputs) if turned else case.inputs
+                )
+
+    def follow(case: Case, places: moves.Places) -> moves.Places:
+        _, count = groups_of(*stated(case))
+        heads = places.get("H")
+        own = {} if heads is None else {"V": [i * count + j for i in heads for j in range(count)]}
+        return {**places, **own}
+
+    def optional(case: Case) -> list[list[str]]:
+        states = stated(case)[0].states
+        firsts, bars = ([f"in/{name}{end}" for name in states] for end in ("0", "_bar"))
+        singles = [[each] for each in (*bars, *firsts, "in/active", "in/reset")]
+        return [[*firsts, *bars], bars, firsts, *singles, ["in/y_bar", *bars]]
+
+    of = moves.Smaller(
+        axes=lambda case: axes(*stated(case), case.inputs),
+        optional=optional,
+        settings=(settings,),
+        follow=follow,
+        widths=(),
+    )
+    return of
 
 
 # -- regimes -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Smaller cases of a rule: fewer tokens, settings, tensors, heads and channels (SWEEP-7, RECUR-16)."""
+"""Smaller cases of a rule: fewer tokens, settings, tensors, heads and channels (SWEEP-7)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atlas_ref.oracle.drawing import Candidate, Move, fewer, smaller, without
-from atlas_ref.oracle.program.context import TRANSPOSED
-from atlas_ref.oracle.program.derive.axes import Names, axes, groups_of, is_row, size, taken
-from atlas_ref.oracle.program.derive.ops import Stated
+from atlas_ref.oracle.drawing import (
+    Candidate,
+    Move,
+    Names,
+    fewer,
+    is_row,
+    size,
+    smaller,
+    take,
+    without,
+)
 from atlas_ref.oracle.program.program import Program
 
 if TYPE_CHECKING:
@@ -53,7 +60,7 @@ class Smaller(NamedTuple):
 
     def cut(self, case: Case, places: Places, **changed: Any) -> Candidate | None:
         """The case with some places of named axes alone, and these parameters."""
-        inputs = taken(self.axes(case), case.inputs, self.follow(case, places))
+        inputs = take(self.axes(case), case.inputs, self.follow(case, places))
         given = {**case.header.plain().get("parameters", {}), **changed}
         return self.fit(case, fields(case, parameters=given), inputs)
 
@@ -128,48 +135,6 @@ def _widths(of: Smaller, case: Case) -> Iterator[Candidate | None]:
             yield of.cut(case, {label: keep})
     for places in smaller(min(sizes)) if len(own) > 1 else ():
         yield of.cut(case, dict.fromkeys(own, range(places)))
-
-
-# -- of a program ------------------------------------------------------------------------------------
-
-
-def of_program(stated: Stated) -> Smaller:
-    """What a program says of its smaller cases, by its tensors and settings (RECUR-16)."""
-
-    def settings(case: Case) -> Iterator[Candidate | None]:
-        """One value head a key head, parameters at their defaults."""
-        program, own = stated(case)
-        name, count = groups_of(program, own)
-        places = range(size(of.axes(case), case.inputs, "V"))
-        for n in smaller(count):
-            yield of.cut(case, {"V": [i for i in places if i % count < n]}, **{name: n})
-        given = case.header.plain()["parameters"]
-        for each in program.settings:
-            if each.name in given and not each.heads:
-                found = fields(case, parameters=without(given, each.name))
-                turned = each.name == "state_layout" and given[each.name] == TRANSPOSED
-                yield Candidate(found, in_layout(program, case.inputs) if turned else case.inputs)
-
-    def follow(case: Case, places: Places) -> Places:
-        _, count = groups_of(*stated(case))
-        heads = places.get("H")
-        own = {} if heads is None else {"V": [i * count + j for i in heads for j in range(count)]}
-        return {**places, **own}
-
-    def optional(case: Case) -> list[list[str]]:
-        states = stated(case)[0].states
-        firsts, bars = ([f"in/{name}{end}" for name in states] for end in ("0", "_bar"))
-        singles = [[each] for each in (*bars, *firsts, "in/active", "in/reset")]
-        return [[*firsts, *bars], bars, firsts, *singles, ["in/y_bar", *bars]]
-
-    of = Smaller(
-        axes=lambda case: axes(*stated(case), case.inputs),
-        optional=optional,
-        settings=(settings,),
-        follow=follow,
-        widths=(),
-    )
-    return of
 
 
 def in_layout(program: Program, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import formulas, parameters, tensors
+from atlas_ref.oracle.dplr import cut, formulas, parameters, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS, POSITIVE, SECOND, Member, of
-from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
-from atlas_ref.oracle.regimes import ordinary, some
+from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space
+from atlas_ref.oracle.regimes import layer_gates, ordinary, some
 from atlas_ref.oracle.regimes import repeat_key as repeated_keys
 
 #: Members in the order in which draw 2 was published: their places in the table of members, and rows
@@ -306,3 +306,17 @@ REGIMES: dict[str, Change] = {
     "repeated": repeated_keys,
     "empty": _empty,
 }
+
+#: What a sweep draws of this rule, and how a case of it becomes smaller.
+DRAWING = Drawing(
+    space=SPACE,
+    request=request,
+    tensors=dress,
+    of_tensors=OF_TENSORS,
+    closed=OF_TENSORS,
+    later=LATER_PARAMETERS,
+    regimes=REGIMES,
+    long=LONG_SPACE,
+    named={"slow": slow, "trained": layer_gates},
+    moves=cut.MOVES,
+)

@@ -14,9 +14,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, program, tensors
 from atlas_ref.oracle.dplr.parameters import Parameters, parse
-from atlas_ref.oracle.drawing import Candidate, header_of, smaller, without
+from atlas_ref.oracle.drawing import Candidate, header_of, size, smaller, without
 from atlas_ref.oracle.program.derive import moves
-from atlas_ref.oracle.program.derive.axes import size
 
 #: Members that a case may come to, the smallest first; None for the rule itself.
 PLAINER = (None, "linear_attn", "simple_gla", "delta", "gated_delta")
