@@ -11,7 +11,6 @@ from atlas_ref.oracle.drawing import (
     LONG,
     Arrays,
     Candidate,
-    Change,
     Drawing,
     Space,
     size,
@@ -23,8 +22,7 @@ from atlas_ref.oracle.program.derive import moves, tensors
 from atlas_ref.oracle.program.derive.axes import axes, groups_of
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
-from atlas_ref.oracle.regimes import layer_gates, ordinary, some
-from atlas_ref.oracle.regimes import repeat_key as repeated_keys
+from atlas_ref.oracle.regimes import LINEAR, LINEAR_NAMED
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -47,12 +45,6 @@ EVENTS: Space = {
 
 #: Names of the space that no request has.
 OF_TENSORS = ("state", "state_bar")
-
-#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
-LOGS = (-np.inf, 0.0, -100.0, -1000.0)
-
-#: Inputs that a step or a write is multiplied by.
-RATES = ("in/step_size", "in/weight")
 
 
 def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawing:
@@ -92,9 +84,9 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         ),
         of_tensors=OF_TENSORS,
         closed=OF_TENSORS,
-        regimes=REGIMES,
+        regimes=LINEAR,
         long={"tokens": LONG},
-        named={"slow": slow, "trained": layer_gates},
+        named=LINEAR_NAMED,
         moves=moves.made(_smaller(stated)),
     )
 
@@ -167,73 +159,3 @@ def _smaller(stated: Stated) -> moves.Smaller:
         widths=(),
     )
     return of
-
-
-# -- regimes -----------------------------------------------------------------------------------------
-
-
-def _logs(inputs: Arrays) -> list[str]:
-    return [name for name in inputs if name.startswith("in/log_")]
-
-
-def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
-    """A third of the logs one of those above, a third of rates 0."""
-    for name in _logs(inputs):
-        logs = np.array(LOGS)[draw.integers(0, len(LOGS), inputs[name].shape)]
-        some(inputs, name, draw, logs)
-    for name in RATES:
-        if name in inputs:
-            some(inputs, name, draw, np.zeros(inputs[name].shape))
-
-
-def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates of 1, so that nothing fades."""
-    for name in _logs(inputs):
-        inputs[name] = np.zeros(inputs[name].shape)
-
-
-def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates down to 2^-13, so that their products leave every float format."""
-    for name in _logs(inputs):
-        powers = -draw.integers(2, 14, inputs[name].shape).astype(np.float64)
-        inputs[name] = np.log(2.0) * powers
-
-
-def _sudden(inputs: Arrays, draw: np.random.Generator) -> None:
-    """One token with the log of a gate of -1000 among gentle ones."""
-    slow(inputs, draw)
-    for name in _logs(inputs):
-        rows = inputs[name]
-        axis = -2 if rows.ndim == inputs["in/y_bar"].ndim else -1
-        token = int(draw.integers(rows.shape[axis]))
-        np.moveaxis(rows, axis, 0)[token] = -1000.0
-
-
-def slow(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates 16 times nearer to 1, rates 16 times smaller, for hundreds of tokens (SWEEP-12)."""
-    for name in (*_logs(inputs), *(each for each in RATES if each in inputs)):
-        inputs[name] = inputs[name].astype(np.float64) / 16
-
-
-def _repeated(inputs: Arrays, draw: np.random.Generator) -> None:
-    """One key for every token, where there are keys."""
-    if "in/k" in inputs:
-        repeated_keys(inputs, draw)
-
-
-def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
-    """No first state."""
-    for name in [each for each in inputs if each.endswith("0")]:
-        del inputs[name]
-
-
-#: Regimes of the inputs of such a rule (RECUR-16).
-REGIMES: dict[str, Change] = {
-    "ordinary": ordinary,
-    "edges": _edges,
-    "ones": _ones,
-    "fading": _fading,
-    "sudden": _sudden,
-    "repeated": _repeated,
-    "empty": _empty,
-}
