@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_entries, check_log, check_values, key_heads
+from atlas_ref.oracle.cases.values import (
+    check_entries,
+    check_known,
+    check_log,
+    check_values,
+    key_heads,
+)
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
@@ -218,10 +223,8 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
             key = "beta_formula" if name == "in/beta_input" else "gate_formula"
             found = getattr(own, key) or "none"
             raise ValueError(f"{name}: belongs to another parameters.{key}, found {found}")
-        if name not in needed | free:
-            has = [each for each in TENSORS if each in needed | free]
-            words = f"{name}: unknown tensor for {who}; it has {', '.join(has)}"
-            raise ValueError(words + meant(name, has))
+    known = {name: each for name, each in TENSORS.items() if name in needed | free}
+    check_known(inputs, known, {}, f"{who}; it has {', '.join(known)}")
     for name in TENSORS:
         if name in needed and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({TENSORS[name].axes}) are needed for {who}")

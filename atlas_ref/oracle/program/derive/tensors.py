@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.messages import meant
-from atlas_ref.oracle.cases.values import check_log, check_values
+from atlas_ref.oracle.cases.values import check_known, check_log, check_values
 from atlas_ref.oracle.drawing import starts
 from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.program import Program
@@ -23,10 +22,7 @@ def checked(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[
         ValueError: names the tensor, what was found and what is needed.
     """
     known, title = program.tensors, f"member {program.name}"
-    for name in inputs:
-        if name not in known:
-            words = f"{name}: unknown tensor for {title}; it has {', '.join(known)}"
-            raise ValueError(words + meant(name, known))
+    check_known(inputs, known, {}, f"{title}; it has {', '.join(known)}")
     for name, tensor in known.items():
         if tensor.need == "yes" and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({tensor.axes}) are needed for {title}")
