@@ -126,6 +126,15 @@ class Drawing(NamedTuple):
     moves: tuple[Move, ...] = ()
 
 
+#: Sizes of a case of the linear family, in the order of drawing; the first value is the plainest.
+SIZES: Space = {
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "batch": (1, 1, 2),
+}
+
 #: Tokens of a long case: more than the usual chunks of kernels, by one or two (SWEEP-12).
 LONG = (65, 130, 257)
 
@@ -159,6 +168,17 @@ def starts(request: Any) -> np.ndarray[Any, Any] | None:
         return None
     begun: np.ndarray[Any, Any] = (steps > 0) & (steps % request.reset == 0)
     return begun.astype(np.uint8)
+
+
+def events(request: Any) -> Arrays:
+    """Which tokens write, every one of some, and where packed sequences start."""
+    found = Arrays()
+    if request.pulse > 1:
+        steps = np.arange(request.tokens)
+        found["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        found["in/reset"] = first
+    return found
 
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:

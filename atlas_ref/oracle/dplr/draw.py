@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr import cut, formulas, parameters, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS, POSITIVE, SECOND, Member, of
-from atlas_ref.oracle.drawing import LONG, Arrays, Drawing, Space
+from atlas_ref.oracle.drawing import LONG, SIZES, Arrays, Drawing, Space
 from atlas_ref.oracle.regimes import LINEAR, LINEAR_NAMED
 
 #: Members in the order in which draw 2 was published: their places in the table of members, and rows
@@ -22,11 +22,7 @@ DRAWN = (
 
 #: Values that a case is drawn from, in the order of drawing; the first is the plainest.
 SPACE: dict[str, tuple[Any, ...]] = {
-    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
-    "d_in": (1, 2, 3, 4, 5, 7, 8),
-    "d_out": (1, 2, 3, 4, 5, 7, 8),
-    "heads": (1, 2, 3),
-    "batch": (1, 1, 2),
+    **SIZES,
     "member": (None, None, None, *DRAWN),
     "steps": (1, 1, 1, 2, 3),
     "groups": (1, 1, 2, 3),

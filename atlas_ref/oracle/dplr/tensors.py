@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.values import (
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.drawing import Shape, leading, starts
+from atlas_ref.oracle.drawing import Shape, events, leading
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -257,13 +257,9 @@ def draw(
     request: Any, header: Any, generator: Any, d_phi: int
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
-    own, T = parameters.parse(header), request.tokens
-    tensors, lead = rows(request, own, generator), leading(request, own.groups)
-    if request.pulse > 1:
-        tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
-    if (resets := starts(request)) is not None:
-        tensors["in/reset"] = resets
-    return tensors, (*lead[:-1], lead[-1] * own.query_groups, T, request.d_out)
+    own, lead = parameters.parse(header), leading(request, parameters.parse(header).groups)
+    shape = (*lead[:-1], lead[-1] * own.query_groups, request.tokens, request.d_out)
+    return rows(request, own, generator) | events(request), shape
 
 
 def rows(request: Any, own: Parameters, generator: Any) -> dict[str, Array]:

@@ -18,7 +18,8 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
-from atlas_ref.oracle.deep.sweep import DRAWING, cut
+from atlas_ref.oracle.deep.sweep import cut
+from atlas_ref.oracle.deep.sweep.draw import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form

@@ -9,6 +9,7 @@ import numpy as np
 
 from atlas_ref.oracle.drawing import (
     LONG,
+    SIZES,
     Arrays,
     Candidate,
     Drawing,
@@ -27,14 +28,7 @@ from atlas_ref.oracle.regimes import LINEAR, LINEAR_NAMED
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
-#: Sizes and events of a case, in the order of drawing; the first value is the plainest.
-SIZES: Space = {
-    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
-    "d_in": (1, 2, 3, 4, 5, 7, 8),
-    "d_out": (1, 2, 3, 4, 5, 7, 8),
-    "heads": (1, 2, 3),
-    "batch": (1, 1, 2),
-}
+#: States and events of a case, in the order of drawing; the first value is the plainest.
 EVENTS: Space = {
     "state": ("absent", "first", "first"),
     "state_bar": (False, True),

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.oracle.cases.values import check_known, check_log, check_values
-from atlas_ref.oracle.drawing import starts
+from atlas_ref.oracle.drawing import events
 from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.types import Array
@@ -81,11 +79,7 @@ def draw(
     if not request.state:
         firsts = {f"in/{name}0" for name in program.states}
         tensors = {name: x for name, x in tensors.items() if name not in firsts}
-    steps = np.arange(request.tokens)
-    if request.pulse > 1:
-        tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
-    if (first := starts(request)) is not None:
-        tensors["in/reset"] = first
+    tensors |= events(request)
     return tensors, shapes(program, settings, tensors)["in/y_bar"]
 
 
