@@ -127,7 +127,7 @@ class Drawing(NamedTuple):
 
 
 #: Sizes of a case of the linear family, in the order of drawing; the first value is the plainest.
-SIZES: Space = {
+SIZES: dict[str, tuple[int, ...]] = {
     "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
     "d_in": (1, 2, 3, 4, 5, 7, 8),
     "d_out": (1, 2, 3, 4, 5, 7, 8),

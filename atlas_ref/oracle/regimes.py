@@ -169,9 +169,7 @@ ERASES = ("in/beta", "in/eta", "in/erase_write", "in/erase_gate", "in/a")
 
 
 def _linear_edges(inputs: Arrays, draw: np.random.Generator) -> None:
-    """A third of gates and rates exactly 0 or 1, of logs and raw numbers one of those above, of
-    weights 0.
-    """
+    """A third of gates and rates 0 or 1, of logs and raw numbers at an edge, of weights 0."""
     for names, values in ((PARTS, (0, 1)), (LOGS, LAST_LOGS), (RAW, FAR)):
         for name in (each for each in names if each in inputs):
             places = draw.integers(0, len(values), inputs[name].shape)

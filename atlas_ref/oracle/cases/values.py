@@ -66,7 +66,7 @@ def check_entries(
         raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
 
 
-def check_known(
+def refuse_unknown(
     inputs: Iterable[str], tensors: Mapping[str, Tensor], refused: Mapping[str, str], who: str
 ) -> None:
     """Refuse a tensor that a case may not hold.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_front, check_known, check_sizes, check_values
+from atlas_ref.oracle.cases.values import check_front, check_sizes, check_values, refuse_unknown
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import tensors as learned
@@ -151,7 +151,7 @@ def _check_names(
     refused: Mapping[str, str],
 ) -> None:
     has = f"rule {header.rule}; it has {', '.join(tensors)}"
-    check_known(inputs, tensors, refused, has)
+    refuse_unknown(inputs, tensors, refused, has)
     for name, tensor in tensors.items():
         if tensor.need == "yes" and name not in inputs:
             axes = _words(tensor) if name in SEQUENCE else "its own and perhaps leading ones"

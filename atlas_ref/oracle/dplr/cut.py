@@ -133,4 +133,4 @@ def follow(case: Case, places: moves.Places) -> moves.Places:
 SMALLER = moves.Smaller(tensors.axes, lambda case: OPTIONAL, (settings,), fit, follow)
 
 #: All of them, in the order of SWEEP-7.
-MOVES = moves.made(SMALLER)
+MOVES = moves.of(SMALLER)

@@ -12,10 +12,10 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.values import (
     check_entries,
-    check_known,
     check_log,
     check_values,
     key_heads,
+    refuse_unknown,
 )
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
@@ -224,7 +224,7 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
             found = getattr(own, key) or "none"
             raise ValueError(f"{name}: belongs to another parameters.{key}, found {found}")
     known = {name: each for name, each in TENSORS.items() if name in needed | free}
-    check_known(inputs, known, {}, f"{who}; it has {', '.join(known)}")
+    refuse_unknown(inputs, known, {}, f"{who}; it has {', '.join(known)}")
     for name in TENSORS:
         if name in needed and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({TENSORS[name].axes}) are needed for {who}")

@@ -163,4 +163,4 @@ def _held(s: Settings, name: str, x: Any) -> Any:
 
 
 #: All of them, in the order of SWEEP-7.
-MOVES = moves.made(moves.Smaller(tensors.axes, optional, (memories, settings), fit))
+MOVES = moves.of(moves.Smaller(tensors.axes, optional, (memories, settings), fit))

@@ -12,7 +12,7 @@ from typing import Any
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_front, check_known, check_sizes, check_values
+from atlas_ref.oracle.cases.values import check_front, check_sizes, check_values, refuse_unknown
 from atlas_ref.oracle.drawing import in_words
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
@@ -245,7 +245,7 @@ def _check_names(
 ) -> None:
     memories = ", ".join(m.name for m in s.memories)
     who = f"rule {parameters.NAME} with memories {memories}"
-    check_known(inputs, tensors, refused, who)
+    refuse_unknown(inputs, tensors, refused, who)
     for name, tensor in tensors.items():
         if tensor.need != "yes" or name in inputs:
             continue

@@ -104,4 +104,4 @@ def _own(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 #: All of them, in the order of SWEEP-7.
-MOVES = moves.made(moves.Smaller(axes, lambda case: OPTIONAL, (settings,), fit, prefixes=True))
+MOVES = moves.of(moves.Smaller(axes, lambda case: OPTIONAL, (settings,), fit, prefixes=True))

@@ -81,7 +81,7 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         regimes=LINEAR,
         long={"tokens": LONG},
         named=LINEAR_NAMED,
-        moves=moves.made(_smaller(stated)),
+        moves=moves.of(_smaller(stated)),
     )
 
 

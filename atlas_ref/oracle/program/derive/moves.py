@@ -30,7 +30,7 @@ OTHERS = ("T", "R", "Q", "V", "H", "")
 Fit = Callable[[Any, dict[str, Any], Mapping[str, Any]], Candidate | None]
 
 
-def unfitted(case: Case, header: dict[str, Any], inputs: Mapping[str, Any]) -> Candidate | None:
+def as_it_is(case: Case, header: dict[str, Any], inputs: Mapping[str, Any]) -> Candidate | None:
     """A candidate as it is."""
     return Candidate(header, dict(inputs))
 
@@ -53,7 +53,7 @@ class Smaller(NamedTuple):
     axes: Callable[[Any], Names]
     optional: Callable[[Any], Iterable[Sequence[str]]]
     settings: tuple[Callable[[Any], Iterator[Candidate | None]], ...]
-    fit: Fit = unfitted
+    fit: Fit = as_it_is
     follow: Callable[[Any, Places], Places] = lambda case, places: places
     widths: tuple[str, ...] = ("d_out", "d_in")
     prefixes: bool = False
@@ -86,11 +86,11 @@ def conventions(given: Any, plain: Mapping[str, Any]) -> Iterator[dict[str, Any]
             yield without(given, axis)
 
 
-def made(of: Smaller) -> tuple[Move, ...]:
+def of(rule: Smaller) -> tuple[Move, ...]:
     """Smaller candidates of a case, in the order of SWEEP-7."""
     parts = (_optional, _rows, _widths, _tokens)
-    first, *others = (partial(each, of) for each in (_tokens, *parts))
-    return (first, *of.settings, *others)
+    first, *others = (partial(each, rule) for each in (_tokens, *parts))
+    return (first, *rule.settings, *others)
 
 
 def _tokens(of: Smaller, case: Case) -> Iterator[Candidate | None]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.cases.values import check_known, check_log, check_values
+from atlas_ref.oracle.cases.values import check_log, check_values, refuse_unknown
 from atlas_ref.oracle.drawing import events
 from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.program import Program
@@ -20,7 +20,7 @@ def checked(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[
         ValueError: names the tensor, what was found and what is needed.
     """
     known, title = program.tensors, f"member {program.name}"
-    check_known(inputs, known, {}, f"{title}; it has {', '.join(known)}")
+    refuse_unknown(inputs, known, {}, f"{title}; it has {', '.join(known)}")
     for name, tensor in known.items():
         if tensor.need == "yes" and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({tensor.axes}) are needed for {title}")
