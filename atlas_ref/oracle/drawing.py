@@ -30,26 +30,62 @@ class Candidate(NamedTuple):
     tensors: Arrays
 
 
-def along_tokens(
-    axes: Callable[[Any], Mapping[str, str]], case: Case, tokens: Sequence[int]
-) -> Candidate:
-    """Some tokens of a case.
+#: Input -> names of its axes, "" of one without a name.
+Names = Mapping[str, tuple[str, ...]]
+
+
+class Shape(NamedTuple):
+    """A tensor that has a shape and nothing else."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def in_words(text: str, x: Any, rank: int) -> tuple[str, ...]:
+    """Names of the axes of a tensor: those in words, and in front of them the last of so many rows."""
+    own = [word for word in text.split() if word != "..."]
+    return (*(f"B{i}" for i in range(rank - x.ndim + len(own), rank)), *own)
+
+
+def is_row(name: str) -> bool:
+    """Whether an axis is one of a batch."""
+    return name.startswith("B")
+
+
+def size(names: Names, inputs: Mapping[str, Any], name: str) -> int:
+    """Places of an axis, which some tensors may have once for all; 1 of one that is not there."""
+    places = [x.shape[names[each].index(name)] for each, x in inputs.items() if name in names[each]]
+    return int(max(places, default=1))
+
+
+def take(names: Names, inputs: Arrays, places: Mapping[str, Sequence[int]]) -> Arrays:
+    """Some places of named axes, and rows of steps with their tokens, in every tensor that has them.
+
+    An axis of rows with one place for all stays as it is.
+    """
+    found = dict(inputs)
+    if "T" in places:
+        steps = size(names, inputs, "R") // size(names, inputs, "T")
+        rows = [t * steps + i for t in places["T"] for i in range(steps)]
+        places = {**places, "R": rows}
+    for each, x in inputs.items():
+        for axis, name in enumerate(names[each]):
+            if name in places and not (is_row(name) and x.shape[axis] == 1):
+                x = np.take(x, list(places[name]), axis=axis)
+        found[each] = x
+    return found
+
+
+def along_tokens(names: Callable[[Any], Names], case: Case, tokens: Sequence[int]) -> Candidate:
+    """Some tokens of a case, with the rows of their steps.
 
     Args:
-        axes: (case) -> axes of each input that has tokens, as words; T is that of the tokens, R that
-            of their steps, some for each token.
+        names: (case) -> names of the axes of its inputs.
     """
-    words = {name: each.split() for name, each in axes(case).items()}
-    first = next(name for name in case.inputs if "T" in words.get(name, ()))
-    count = case.inputs[first].shape[words[first].index("T") - len(words[first])]
-    tensors = {}
-    for name, value in case.inputs.items():
-        each = words.get(name, [])
-        for axis in (place - len(each) for place, word in enumerate(each) if word in ("T", "R")):
-            rows = np.arange(value.shape[axis]).reshape(count, -1)[list(tokens)]
-            value = np.take(value, rows.ravel(), axis=axis)
-        tensors[name] = value
-    return Candidate(case.header.plain(), tensors)
+    return Candidate(case.header.plain(), take(names(case), case.inputs, {"T": tokens}))
 
 
 #: Smaller candidates of a case, the boldest first; None for one that does not exist.
@@ -90,6 +126,15 @@ class Drawing(NamedTuple):
     moves: tuple[Move, ...] = ()
 
 
+#: Sizes of a case of the linear family, in the order of drawing; the first value is the plainest.
+SIZES: dict[str, tuple[int, ...]] = {
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "batch": (1, 1, 2),
+}
+
 #: Tokens of a long case: more than the usual chunks of kernels, by one or two (SWEEP-12).
 LONG = (65, 130, 257)
 
@@ -123,6 +168,17 @@ def starts(request: Any) -> np.ndarray[Any, Any] | None:
         return None
     begun: np.ndarray[Any, Any] = (steps > 0) & (steps % request.reset == 0)
     return begun.astype(np.uint8)
+
+
+def events(request: Any) -> Arrays:
+    """Which tokens write, every one of some, and where packed sequences start."""
+    found = Arrays()
+    if request.pulse > 1:
+        steps = np.arange(request.tokens)
+        found["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
+    if (first := starts(request)) is not None:
+        found["in/reset"] = first
+    return found
 
 
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:

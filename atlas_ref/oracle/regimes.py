@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,3 +149,97 @@ SEQUENCES: dict[str, Change] = {
 
 #: Those that are asked for by name, beside that of a long case.
 NAMED: dict[str, Change] = {"slow": slow, "trained": layer_gates}
+
+# -- of rules of the linear family -------------------------------------------------------------------
+
+#: Tensors that are 0 or 1 at the edges, those that are logs, and raw numbers of formulas.
+PARTS = ("in/retain", "in/beta", "in/eta", "in/beta_precond")
+LOGS = ("in/log_retain", "in/log_momentum", "in/log_retain_precond")
+RAW = ("in/gate_input", "in/beta_input")
+
+#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
+LAST_LOGS = (-np.inf, 0.0, -100.0, -1000.0)
+
+#: Raw numbers far out, and where formulas change sides.
+FAR = (-1000.0, -17.0, 0.0, 20.0, 1000.0)
+
+#: Inputs that a step or a write is multiplied by, and those that an erase has beside them.
+WEIGHTS = ("in/step_size", "in/weight")
+ERASES = ("in/beta", "in/eta", "in/erase_write", "in/erase_gate", "in/a")
+
+
+def _linear_edges(inputs: Arrays, draw: np.random.Generator) -> None:
+    """A third of gates and rates 0 or 1, of logs and raw numbers at an edge, of weights 0."""
+    for names, values in ((PARTS, (0, 1)), (LOGS, LAST_LOGS), (RAW, FAR)):
+        for name in (each for each in names if each in inputs):
+            places = draw.integers(0, len(values), inputs[name].shape)
+            some(inputs, name, draw, np.array(values)[places])
+    for name in (each for each in WEIGHTS if each in inputs):
+        some(inputs, name, draw, np.zeros(inputs[name].shape))
+
+
+def _linear_ones(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates of 1, so that nothing fades."""
+    _set_powers(inputs, np.zeros)
+
+
+def _linear_fading(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates down to 2^-13, so that their products leave every float format."""
+    _set_powers(inputs, lambda shape: -draw.integers(2, 14, shape).astype(np.float64))
+
+
+def _set_powers(inputs: Arrays, powers: Callable[[tuple[int, ...]], Any]) -> None:
+    """Gates as powers of two, or their logs."""
+    if "in/retain" in inputs:
+        inputs["in/retain"] = np.exp2(powers(inputs["in/retain"].shape))
+    if "in/log_retain" in inputs:
+        inputs["in/log_retain"] = np.log(2.0) * powers(inputs["in/log_retain"].shape)
+
+
+def _linear_sudden(inputs: Arrays, draw: np.random.Generator) -> None:
+    """One token with the log of a gate of -1000, or a gate of 0, among gentle ones.
+
+    Differences of cumulative sums of logs lose all that comes after it.
+    """
+    _gentle(inputs)
+    rank = inputs["in/v" if "in/v" in inputs else "in/x"].ndim
+    for name, value in (("in/retain", 0.0), ("in/log_retain", -1000.0)):
+        if name in inputs:
+            tokens = np.moveaxis(inputs[name], -2 if inputs[name].ndim == rank else -1, 0)
+            tokens[int(draw.integers(len(tokens)))] = value
+
+
+def _gentle(inputs: Arrays) -> None:
+    """Gates 16 times nearer to 1, weights 16 times smaller."""
+    if "in/retain" in inputs:
+        inputs["in/retain"] = 1.0 - (1.0 - inputs["in/retain"].astype(np.float64)) / 16
+    for name in ("in/log_retain", *WEIGHTS):
+        if name in inputs:
+            inputs[name] = inputs[name].astype(np.float64) / 16
+
+
+def slow_linear(inputs: Arrays, draw: np.random.Generator) -> None:
+    """Gates, rates and erases that change a state slowly, for hundreds of tokens (SWEEP-12)."""
+    _gentle(inputs)
+    for name in ERASES:
+        if name in inputs:
+            inputs[name] = inputs[name].astype(np.float64) / 16
+
+
+def _without_first(inputs: Arrays, draw: np.random.Generator) -> None:
+    """No first state."""
+    for name in [each for each in inputs if each.endswith("0")]:
+        del inputs[name]
+
+
+#: Those of a rule of the linear family (SWEEP-16, RECUR-16), and those that are asked for by name.
+LINEAR: dict[str, Change] = {
+    "ordinary": ordinary,
+    "edges": _linear_edges,
+    "ones": _linear_ones,
+    "fading": _linear_fading,
+    "sudden": _linear_sudden,
+    "repeated": repeat_key,
+    "empty": _without_first,
+}
+LINEAR_NAMED: dict[str, Change] = {"slow": slow_linear, "trained": layer_gates}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 
 FLOATING = ("float64", "float32", "bfloat16", "float16")
@@ -62,6 +64,54 @@ def check_entries(
     if bad.any():
         at = tuple(int(i[0]) for i in np.nonzero(bad)) if bad.ndim else ()
         raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
+
+
+def refuse_unknown(
+    inputs: Iterable[str], tensors: Mapping[str, Tensor], refused: Mapping[str, str], who: str
+) -> None:
+    """Refuse a tensor that a case may not hold.
+
+    Args:
+        refused: names that other cases have, each with the reason.
+        who: what the tensors are of, as a message goes on.
+
+    Raises:
+        ValueError: names the tensor, and the nearest one that there is.
+    """
+    for name in inputs:
+        if name in refused:
+            raise ValueError(f"{name}: not part of this case: {refused[name]}")
+        if name not in tensors:
+            raise ValueError(f"{name}: unknown tensor for {who}{meant(name, tensors)}")
+
+
+def check_sizes(sizes: Mapping[str, Any], free: str) -> None:
+    """Refuse an axis without places, but those whose names begin with one of some letters.
+
+    Raises:
+        ValueError: names the tensor that has it.
+    """
+    for axis, (size, by) in sizes.items():
+        for each in size if isinstance(size, tuple) else (size,):
+            if each < 1 and axis[0] not in free:
+                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
+
+
+def check_front(
+    name: str, found: tuple[int, ...], own: tuple[int, ...], lead: tuple[int, ...]
+) -> None:
+    """Refuse a tensor of other axes than its own, perhaps with those of some rows in front.
+
+    Raises:
+        ValueError: names the tensor, its shape and what is needed.
+    """
+    front = found[: len(found) - len(own)] if len(found) >= len(own) else ()
+    fits = found == (*front, *own) and len(front) <= len(lead)
+    if not fits or any(a not in (1, b) for a, b in zip(front[::-1], lead[::-1], strict=False)):
+        raise ValueError(
+            f"{name}: shape {found}, expected {own}, or leading axes in front that broadcast "
+            f"against {lead}"
+        )
 
 
 def key_heads(lead: tuple[int, ...], groups: int) -> tuple[int, ...]:

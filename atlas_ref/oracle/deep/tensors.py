@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.cases.values import check_front, check_sizes, check_values, refuse_unknown
 from atlas_ref.oracle.deep import parameters
 from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.parts.window import tensors as learned
@@ -120,7 +119,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if name not in inputs:
             raise ValueError(f"{name}: missing, axes {_words(SEQUENCE[name])} are needed")
         bind_dims(name, inputs[name].shape, SEQUENCE[name].axes, sizes)
-    _no_empty(sizes)
+    check_sizes(sizes, "n")
     config = parameters.config(header, sizes["d_in"][0], sizes["d_out"][0])
     tensors, refused = table(config, inputs)
     _check_names(header, inputs, tensors, refused)
@@ -135,7 +134,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             own = tensors[name].axes  # which names the tensor of the memory
             _check_leading(config, name, value.shape, shapes[own], sizes["..."][0])
             check_values(name, value, Tensor("", low=_least(config, name)))
-    _no_empty(sizes)
+    check_sizes(sizes, "n")
     _check_window(config, ordered)
     _check_held(config, ordered, sizes)
     return ordered
@@ -145,27 +144,14 @@ def _words(tensor: Tensor) -> str:
     return f"({', '.join(tensor.axes.split())})"
 
 
-def _no_empty(sizes: Mapping[str, Any]) -> None:
-    for axis, (size, by) in sizes.items():
-        for each in size if isinstance(size, tuple) else (size,):
-            if each < 1 and axis != "n":
-                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
-
-
 def _check_names(
     header: Any,
     inputs: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     refused: Mapping[str, str],
 ) -> None:
-    for name in inputs:
-        if name in refused:
-            raise ValueError(f"{name}: not part of this case: {refused[name]}")
-        if name not in tensors:
-            raise ValueError(
-                f"{name}: unknown tensor for rule {header.rule}; it has {', '.join(tensors)}"
-                f"{meant(name, tensors)}"
-            )
+    has = f"rule {header.rule}; it has {', '.join(tensors)}"
+    refuse_unknown(inputs, tensors, refused, has)
     for name, tensor in tensors.items():
         if tensor.need == "yes" and name not in inputs:
             axes = _words(tensor) if name in SEQUENCE else "its own and perhaps leading ones"
@@ -201,21 +187,10 @@ def _check_leading(
     """Check a tensor of the memory: its own axes, and those of the rows in front."""
     shared = config.coupling == "batch_shared" and leading
     lead = (1, *leading[1:]) if shared else leading
-    count = len(found) - len(own)
     if name.startswith(MEMORY):
-        front = found[: max(count, 0)]
-        fits = count >= 0 and len(front) <= len(lead)
-        fits = fits and all(
-            a in (1, b)
-            for a, b in zip(
-                front[::-1], (lead if _fast(config, name) else leading)[::-1], strict=False
-            )
-        )
-        words = f"{own}, or leading axes in front that broadcast against {lead}"
-    else:
-        fits, words = found == (*lead, *own), str((*lead, *own))
-    if not fits or found[count:] != own:
-        raise ValueError(f"{name}: shape {found}, expected {words}")
+        check_front(name, found, own, lead if _fast(config, name) else leading)
+    elif found != (*lead, *own):
+        raise ValueError(f"{name}: shape {found}, expected {(*lead, *own)}")
 
 
 def _least(config: Config, name: str) -> float | None:

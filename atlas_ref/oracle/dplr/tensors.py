@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_entries, check_log, check_values, key_heads
+from atlas_ref.oracle.cases.values import (
+    check_entries,
+    check_log,
+    check_values,
+    key_heads,
+    refuse_unknown,
+)
 from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.drawing import leading, starts
+from atlas_ref.oracle.drawing import Shape, events, leading
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -141,9 +146,30 @@ def _rates(own: Parameters, wide: tuple[int, ...], values: tuple[int, ...]) -> A
     return (values[:-1],) if own.of.second == "S" else (values[:-1], values)
 
 
-def axes(case: Case) -> dict[str, str]:
-    """Axes of each input that has tokens or steps, as words (DPLRCASE-4)."""
-    return axes_of(case.inputs)
+def axes(case: Case) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of each input (DPLRCASE-4).
+
+    B0, B1 of a batch, Q query heads, V value heads, H key heads, R rows, T tokens, d_in, d_out. The
+    shapes that the rule wants are asked for with sizes that no two axes share.
+    """
+    own, inputs = parameters.parse(case.header), case.inputs
+    lead = tuple(range(211, 211 + inputs["in/v"].ndim - 2))
+    H, T, d_in, d_out = 101, 103, 107, 109
+    heads = ((*lead[:-1], H * each)[-len(lead) :] if lead else () for each in (1, own.groups))
+    keys, values = heads
+    sizes = {
+        "in/k": Shape((*keys, T * own.steps, d_in)),
+        "in/v": Shape((*values, T * own.steps, d_out)),
+    }
+    if "in/gate_input" in inputs:  # whose axes say whether a bias has channels
+        wide = inputs["in/gate_input"].ndim == inputs["in/v"].ndim
+        sizes["in/gate_input"] = Shape((*values, T, *((d_in,) if wide else ())))
+    labels = {H * own.groups * own.query_groups: "Q", H * own.groups: "V", H: "H"}
+    labels |= {T * own.steps: "R", T: "T", d_in: "d_in", d_out: "d_out"}
+    labels |= {row: f"B{i}" for i, row in enumerate(lead[:-1])}
+    wanted = shapes(own, sizes)
+    of_rank = {n: [each for each in wanted[n] if len(each) == x.ndim] for n, x in inputs.items()}
+    return {n: tuple(labels[place] for place in (*each, ())[0]) for n, each in of_rank.items()}
 
 
 def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
@@ -197,10 +223,8 @@ def _check_names(own: Parameters, inputs: Mapping[str, Any]) -> None:
             key = "beta_formula" if name == "in/beta_input" else "gate_formula"
             found = getattr(own, key) or "none"
             raise ValueError(f"{name}: belongs to another parameters.{key}, found {found}")
-        if name not in needed | free:
-            has = [each for each in TENSORS if each in needed | free]
-            words = f"{name}: unknown tensor for {who}; it has {', '.join(has)}"
-            raise ValueError(words + meant(name, has))
+    known = {name: each for name, each in TENSORS.items() if name in needed | free}
+    refuse_unknown(inputs, known, {}, f"{who}; it has {', '.join(known)}")
     for name in TENSORS:
         if name in needed and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({TENSORS[name].axes}) are needed for {who}")
@@ -233,13 +257,9 @@ def draw(
     request: Any, header: Any, generator: Any, d_phi: int
 ) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs where nothing grows, and the shape of the cotangent (DPLRCASE-7)."""
-    own, T = parameters.parse(header), request.tokens
-    tensors, lead = rows(request, own, generator), leading(request, own.groups)
-    if request.pulse > 1:
-        tensors["in/active"] = ((np.arange(T) + 1) % request.pulse == 0).astype(np.uint8)
-    if (resets := starts(request)) is not None:
-        tensors["in/reset"] = resets
-    return tensors, (*lead[:-1], lead[-1] * own.query_groups, T, request.d_out)
+    own, lead = parameters.parse(header), leading(request, parameters.parse(header).groups)
+    shape = (*lead[:-1], lead[-1] * own.query_groups, request.tokens, request.d_out)
+    return rows(request, own, generator) | events(request), shape
 
 
 def rows(request: Any, own: Parameters, generator: Any) -> dict[str, Array]:

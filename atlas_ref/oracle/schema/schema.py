@@ -6,18 +6,15 @@ from typing import Any, get_args
 
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
-from atlas_ref.oracle.cases.header import RESERVED, SHARED_FORMS, Header
+from atlas_ref.oracle.cases.header import RESERVED, Header
 from atlas_ref.oracle.cases.tensor_spec import BLOCK, SEQUENCE_KEYS
 from atlas_ref.oracle.cases.tensors import COTANGENTS, RESULTS, bare
-from atlas_ref.oracle.dplr.schema import dplr_contract, dplr_table
-from atlas_ref.oracle.recurrences.schema import recurrence_contract, recurrence_table
 from atlas_ref.oracle.registry import SUBJECTS
-from atlas_ref.oracle.schema.deep import deep_contract, deep_definitions, deep_table
+from atlas_ref.oracle.schema import rules
 from atlas_ref.oracle.schema.layers import layer_contracts, layer_tables
 from atlas_ref.oracle.subjects.levels.learned import GATES
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, PROJECTED, TOKEN, rules_with
 from atlas_ref.oracle.subjects.subject import Subject
-from atlas_ref.oracle.tnt.schema import tnt_contract, tnt_definitions, tnt_table
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import FAMILY, names_with
 
@@ -52,7 +49,7 @@ def case_schema() -> dict[str, Any]:
     }
     for own in (header, definitions["LevelHeader"]):
         own["properties"]["convention"] = convention
-    definitions |= deep_definitions() | tnt_definitions()
+    definitions |= rules.definitions()
     definitions["LevelHeader"]["allOf"] = [_plain_rules(), _window_weights()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -62,10 +59,7 @@ def case_schema() -> dict[str, Any]:
         "$defs": definitions,
         "x-tensors": tensor_table(),
         "x-layers": layer_tables(),
-        "x-deep-memory": deep_table(),
-        "x-tnt": tnt_table(),
-        "x-dplr": dplr_table(),
-        "x-recurrence": recurrence_table(),
+        **rules.tables(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -128,10 +122,7 @@ def _contracts() -> list[dict[str, Any]]:
         _when({"level": {"const": "token"}}, gate_axis={"type": "null"}),
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
-        deep_contract(),
-        tnt_contract(keys),
-        dplr_contract(keys, SHARED_FORMS),
-        recurrence_contract(keys),
+        *rules.contracts(keys),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_of_one_level()}]},

@@ -18,7 +18,8 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
-from atlas_ref.oracle.deep.sweep import DRAWING
+from atlas_ref.oracle.deep.sweep import cut
+from atlas_ref.oracle.deep.sweep.draw import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form
@@ -139,10 +140,6 @@ def _void(case: Case) -> dict[str, str]:
     return void.reasons(config(case.header, case.inputs), case.inputs)
 
 
-def _axes(case: Case) -> dict[str, str]:
-    return {name: each.axes for name, each in tensors.SEQUENCE.items()}
-
-
 SUBJECT = Subject(
     name=RULE.name,
     cotangent="in/y_bar",
@@ -180,7 +177,7 @@ SUBJECT = Subject(
     search=READINGS,
     searched=program.SEARCHED,
     calls=Calls(
-        cut=partial(along_tokens, _axes),
+        cut=partial(along_tokens, cut.axes),
         left=last_state,
     ),
 )

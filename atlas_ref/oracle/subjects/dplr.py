@@ -16,9 +16,9 @@ from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program, tensors
+from atlas_ref.oracle.dplr.draw import DRAWING
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import overflow
-from atlas_ref.oracle.dplr.sweep import DRAWING
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive import ops as traces
 from atlas_ref.oracle.program.derive.readings import searched

@@ -19,7 +19,7 @@ from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import LAYER, Tensor, of_call
-from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.cases.values import check_values, refuse_unknown
 from atlas_ref.oracle.subjects.layers import (
     Call,
     Entry,
@@ -135,12 +135,7 @@ def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     entry, settings = ENTRIES[header.layer], _settings(header)
     tensors = table(entry, settings)
-    for name in inputs:
-        if name not in tensors:
-            raise ValueError(
-                f"{name}: unknown tensor for layer {header.layer}; it has {', '.join(tensors)}"
-                f"{meant(name, tensors)}"
-            )
+    refuse_unknown(inputs, tensors, {}, f"layer {header.layer}; it has {', '.join(tensors)}")
     present = {name for name in inputs if entry.states and _of_state(entry, name)}
     for name, tensor in tensors.items():
         part = name not in inputs and present and _of_state(entry, name)

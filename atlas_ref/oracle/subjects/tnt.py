@@ -29,8 +29,8 @@ from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
 from atlas_ref.oracle.tnt import parameters, program, projection, tensors, void
+from atlas_ref.oracle.tnt.draw import DRAWING
 from atlas_ref.oracle.tnt.settings import Memory, Settings, settings_of, stated_settings
-from atlas_ref.oracle.tnt.sweep import DRAWING
 from atlas_ref.oracle.tnt.tokens import TOKENS, of_memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.rules.sequence import Tokens

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.conventions import effective
-from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
-from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.cases.values import check_front, check_sizes, check_values, refuse_unknown
+from atlas_ref.oracle.drawing import in_words
 from atlas_ref.oracle.subjects import memory_tensors
 from atlas_ref.oracle.tnt import parameters, projection
 from atlas_ref.oracle.tnt.settings import Memory, Run, Settings, settings_of, stated_settings
@@ -116,10 +116,11 @@ def table(s: Settings, present: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     return allowed, refused
 
 
-def axes(case: Case) -> dict[str, str]:
-    """Axes of each input that a case may hold, as words (TNTCASE-3)."""
+def axes(case: Case) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of each input (TNTCASE-3)."""
     allowed, _ = table(settings_of(case), case.inputs)
-    return {name: tensor.axes for name, tensor in allowed.items()}
+    rank = case.inputs["in/k"].ndim - 2
+    return {name: in_words(allowed[name].axes, x, rank) for name, x in case.inputs.items()}
 
 
 def _of_tokens(s: Settings, present: Mapping[str, Any]) -> Any:
@@ -221,11 +222,12 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             axes = " ".join(each.replace(" ", "_") if w == each[0] else w for w in axes.split())
         bind_dims(name, value.shape, axes, sizes)
         check_values(name, value, tensors[name])
-    _check_sizes(sizes)
+    check_sizes(sizes, "np")
     for name, value in ordered.items():
         short = name.rpartition("/")[2]
         if short in FIRST and not name.startswith((STATE, BAR)):
-            _check_first(name, value.shape, FIRST[short], sizes)
+            own_axes = tuple(sizes[axis][0] for axis in FIRST[short].split())
+            check_front(name, value.shape, own_axes, sizes["..."][0])
             check_values(name, value, tensors[name])
     _check_held(s, ordered)
     return ordered
@@ -241,15 +243,9 @@ def _check_names(
     tensors: Mapping[str, Tensor],
     refused: Mapping[str, str],
 ) -> None:
-    for name in inputs:
-        if name in refused:
-            raise ValueError(f"{name}: not part of this case: {refused[name]}")
-        if name not in tensors:
-            memories = ", ".join(m.name for m in s.memories)
-            raise ValueError(
-                f"{name}: unknown tensor for rule {parameters.NAME} with memories {memories}"
-                f"{meant(name, tensors)}"
-            )
+    memories = ", ".join(m.name for m in s.memories)
+    who = f"rule {parameters.NAME} with memories {memories}"
+    refuse_unknown(inputs, tensors, refused, who)
     for name, tensor in tensors.items():
         if tensor.need != "yes" or name in inputs:
             continue
@@ -273,27 +269,6 @@ def _check_window(s: Settings, m: Memory, inputs: Mapping[str, Any]) -> None:
     if "window_gate" in tensors and "window_weights" in tensors:
         raise ValueError(
             f"in/window_weights: not part of this case: window_gate of {m.name} stands in its place"
-        )
-
-
-def _check_sizes(sizes: Mapping[str, Any]) -> None:
-    for axis, (size, by) in sizes.items():
-        for each in size if isinstance(size, tuple) else (size,):
-            if each < 1 and axis[0] not in "np":
-                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
-
-
-def _check_first(name: str, found: tuple[int, ...], axes: str, sizes: Mapping[str, Any]) -> None:
-    """Check where a memory starts: its own axes, and those of the rows in front (TNT-2)."""
-    own = tuple(sizes[axis][0] for axis in axes.split())
-    lead = sizes["..."][0]
-    front = found[:-2]
-    fits = found[-2:] == own and len(front) <= len(lead)
-    fits = fits and all(a in (1, b) for a, b in zip(front[::-1], lead[::-1], strict=False))
-    if not fits:
-        raise ValueError(
-            f"{name}: shape {found}, expected {own}, or leading axes in front that broadcast "
-            f"against {lead}"
         )
 
 

@@ -10,12 +10,13 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.dplr.sweep import cut
+from atlas_ref.oracle.dplr import cut
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.sweep.draw import draw_case
 from tests.support import plain_loops
 from tests.support.close import ANALYTIC, Tolerance, assert_close, assert_differs
 from tests.support.dplr_cases import STEP, by_loop, made, of, weighed
@@ -160,6 +161,24 @@ def test_a_failure_shrinks_with_its_mask_by_row() -> None:
         for each in move(case):
             if each is not None and "in/active" in each[1]:
                 assert make(*each).inputs["in/active"].ndim == 2
+
+
+@pytest.mark.clause("DPLRCASE-16", "DPLRCASE-17", "SWEEP-16")
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"gate_formula": ("softplus",), "member": ("kda",)},
+        {"beta_formula": ("sigmoid",), "member": ("delta",)},
+    ],
+)
+def test_a_failure_shrinks_with_its_formula_and_without(fixed: dict[str, Any]) -> None:
+    """A plainer member that has no use for a formula is no candidate."""
+    key, left = next(iter(fixed)), set[bool]()
+    for number in range(4):
+        case = draw_case("dplr", 0, number, fixed).case
+        found = [each for move in cut.MOVES for each in move(case) if each is not None]
+        left |= {key in each.header.get("parameters", {}) for each in found}
+    assert left == {False, True}
 
 
 @pytest.mark.clause("DPLRCASE-27", "DPLRCASE-28", "DPLRCASE-12", "REPLAY-23")

@@ -11,7 +11,7 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.oracle.cases.case import make
-from atlas_ref.oracle.dplr.sweep import cut
+from atlas_ref.oracle.dplr import cut
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.identify.identify import identify
@@ -112,10 +112,11 @@ def test_what_query_heads_cannot_be_is_refused() -> None:
 @pytest.mark.clause("DPLRCASE-29", "SWEEP-16")
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_sweep_cuts_query_heads_with_their_memories(order: str) -> None:
+    _, settings, _, heads, *_ = cut.MOVES
     case = grouped("kda", order)
     whole = evaluate(case).tensors["out/y"]
     seen = set()
-    for each in (*cut.heads(case), *cut.settings(case)):
+    for each in (*heads(case), *settings(case)):
         left = None
         with contextlib.suppress(
             atlas_ref.CaseError

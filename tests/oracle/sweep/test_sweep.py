@@ -16,8 +16,7 @@ import pytest
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.new import DTYPES
-from atlas_ref.oracle.dplr import members
-from atlas_ref.oracle.dplr.sweep import draw
+from atlas_ref.oracle.dplr import draw, members
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.answers import Answer

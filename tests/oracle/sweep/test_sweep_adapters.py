@@ -10,8 +10,8 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.dplr import draw
 from atlas_ref.oracle.dplr.members import MEMBERS
-from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.sources.sources import sweep_settings
 from atlas_ref.oracle.sweep.draw import draw_case
 from atlas_ref.oracle.sweep.sweep import sweep

@@ -11,9 +11,9 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.dplr import draw
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.dplr.parameters import Parameters
-from atlas_ref.oracle.dplr.sweep import draw
 from atlas_ref.oracle.drawing import LONG
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sweep.draw import draw_case, regimes

@@ -14,8 +14,8 @@ from atlas_ref.forms.tnt import PRESETS
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.sweep.draw import draw_case, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
+from atlas_ref.oracle.tnt import draw
 from atlas_ref.oracle.tnt.parameters import GlobalMemory, LocalMemory, Projection
-from atlas_ref.oracle.tnt.sweep import draw
 from atlas_ref.rules import FAMILY
 from tests.support import tnt_kernels as kernels
 from tests.support.swept import assert_goes_on, assert_left_is_needed, numbers, source

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle import drawn_axes
-from atlas_ref.oracle.drawing import Space, count
+from atlas_ref.oracle import drawn_axes, regimes
+from atlas_ref.oracle.deep.sweep import cut
+from atlas_ref.oracle.drawing import Drawing, Space, count
 from atlas_ref.rules.deep_memory.config import LEGAL
 
 #: Values that a case is drawn from, in the order of drawing; the first is the plainest.
@@ -139,3 +140,14 @@ def _object(value: Any) -> Mapping[str, Any]:
 def _held(most: int, chunk: int, window: int) -> int:
     """Tokens that a call of this chunk and window can have before it, at most so many."""
     return next(n for n in range(most, -1, -1) if n <= window - 1 + n % chunk)
+
+
+#: What a sweep draws of a deep memory, and how a case of it becomes smaller (SWEEP-13).
+DRAWING = Drawing(
+    space=SPACE,
+    later=LATER_PARAMETERS,
+    request=request,
+    convention=convention,
+    regimes=regimes.SEQUENCES,
+    moves=cut.MOVES,
+)

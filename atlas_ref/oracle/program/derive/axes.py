@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from atlas_ref.oracle.drawing import Shape
 from atlas_ref.oracle.program.derive.tensors import shapes
 from atlas_ref.oracle.program.program import Program
 
@@ -12,17 +13,7 @@ from atlas_ref.oracle.program.program import Program
 LEADING, BEHIND = 211, 101
 
 #: Name of an axis whose size follows from another one, as that of a window from its taps.
-DECIDED = "-"
-
-
-class Shape(NamedTuple):
-    """A tensor that has a shape and nothing else."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
+DECIDED = ""
 
 
 def groups_of(program: Program, settings: Any) -> tuple[str, int]:

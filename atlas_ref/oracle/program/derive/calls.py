@@ -21,16 +21,12 @@ FIRST = re.compile(r"in/\w+0")
 def calls(stated: Stated) -> Calls:
     """The cut of a call of a subject, whose first states are the last ones of the call before."""
 
-    def words(case: Case) -> dict[str, str]:
-        program, settings = stated(case)
-        return {name: " ".join(each) for name, each in axes(program, settings, case.inputs).items()}
-
     def may_cut(case: Case, token: int) -> bool:
         program, settings = stated(case)
         return program.cuts(case.inputs, settings, token)
 
     return Calls(
-        cut=partial(along_tokens, words),
+        cut=partial(along_tokens, lambda case: axes(*stated(case), case.inputs)),
         left=_left,
         begins=lambda name: FIRST.fullmatch(name) is not None,
         returns=True,

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.oracle.drawing import LONG, Arrays, Change, Drawing, Space, one
+from atlas_ref.oracle.drawing import (
+    LONG,
+    SIZES,
+    Arrays,
+    Candidate,
+    Drawing,
+    Space,
+    one,
+    size,
+    smaller,
+    without,
+)
+from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.derive import moves, tensors
+from atlas_ref.oracle.program.derive.axes import axes, groups_of
 from atlas_ref.oracle.program.derive.ops import Stated
 from atlas_ref.oracle.program.program import Program
-from atlas_ref.oracle.regimes import layer_gates, ordinary, some
-from atlas_ref.oracle.regimes import repeat_key as repeated_keys
+from atlas_ref.oracle.regimes import LINEAR, LINEAR_NAMED
 
-#: Sizes and events of a case, in the order of drawing; the first value is the plainest.
-SIZES: Space = {
-    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
-    "d_in": (1, 2, 3, 4, 5, 7, 8),
-    "d_out": (1, 2, 3, 4, 5, 7, 8),
-    "heads": (1, 2, 3),
-    "batch": (1, 1, 2),
-}
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.case import Case
+
+#: States and events of a case, in the order of drawing; the first value is the plainest.
 EVENTS: Space = {
     "state": ("absent", "first", "first"),
     "state_bar": (False, True),
@@ -32,12 +40,6 @@ EVENTS: Space = {
 
 #: Names of the space that no request has.
 OF_TENSORS = ("state", "state_bar")
-
-#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
-LOGS = (-np.inf, 0.0, -100.0, -1000.0)
-
-#: Inputs that a step or a write is multiplied by.
-RATES = ("in/step_size", "in/weight")
 
 
 def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawing:
@@ -79,10 +81,10 @@ def drawing(stated: Stated, programs: Mapping[str, Program], key: str) -> Drawin
         of_tensors=OF_TENSORS,
         closed=OF_TENSORS,
         later=tuple(later),
-        regimes=REGIMES,
+        regimes=LINEAR,
         long={"tokens": LONG},
-        named={"slow": slow, "trained": layer_gates},
-        moves=moves.moves(stated),
+        named=LINEAR_NAMED,
+        moves=moves.of(_smaller(stated)),
     )
 
 
@@ -128,71 +130,45 @@ def _dress(
                 inputs[place] = found[place]
 
 
-# -- regimes -----------------------------------------------------------------------------------------
+# -- smaller cases ----------------------------------------------------------------------------------
 
 
-def _logs(inputs: Arrays) -> list[str]:
-    return [name for name in inputs if name.startswith("in/log_")]
+def _smaller(stated: Stated) -> moves.Smaller:
+    """What a program says of its smaller cases, by its tensors and settings (RECUR-16)."""
 
+    def settings(case: Case) -> Iterator[Candidate | None]:
+        """One value head a key head, parameters at their defaults."""
+        program, own = stated(case)
+        name, count = groups_of(program, own)
+        places = range(size(of.axes(case), case.inputs, "V"))
+        for n in smaller(count):
+            yield of.cut(case, {"V": [i for i in places if i % count < n]}, **{name: n})
+        given = case.header.plain()["parameters"]
+        for each in program.settings:
+            if each.name in given and not each.heads:
+                found = moves.fields(case, parameters=without(given, each.name))
+                turned = each.name == "state_layout" and given[each.name] == TRANSPOSED
+                yield Candidate(
+                    found, moves.in_layout(program, case.inputs) if turned else case.inputs
+                )
 
-def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
-    """A third of the logs one of those above, a third of rates 0."""
-    for name in _logs(inputs):
-        logs = np.array(LOGS)[draw.integers(0, len(LOGS), inputs[name].shape)]
-        some(inputs, name, draw, logs)
-    for name in RATES:
-        if name in inputs:
-            some(inputs, name, draw, np.zeros(inputs[name].shape))
+    def follow(case: Case, places: moves.Places) -> moves.Places:
+        _, count = groups_of(*stated(case))
+        heads = places.get("H")
+        own = {} if heads is None else {"V": [i * count + j for i in heads for j in range(count)]}
+        return {**places, **own}
 
+    def optional(case: Case) -> list[list[str]]:
+        states = stated(case)[0].states
+        firsts, bars = ([f"in/{name}{end}" for name in states] for end in ("0", "_bar"))
+        singles = [[each] for each in (*bars, *firsts, "in/active", "in/reset")]
+        return [[*firsts, *bars], bars, firsts, *singles, ["in/y_bar", *bars]]
 
-def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates of 1, so that nothing fades."""
-    for name in _logs(inputs):
-        inputs[name] = np.zeros(inputs[name].shape)
-
-
-def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates down to 2^-13, so that their products leave every float format."""
-    for name in _logs(inputs):
-        powers = -draw.integers(2, 14, inputs[name].shape).astype(np.float64)
-        inputs[name] = np.log(2.0) * powers
-
-
-def _sudden(inputs: Arrays, draw: np.random.Generator) -> None:
-    """One token with the log of a gate of -1000 among gentle ones."""
-    slow(inputs, draw)
-    for name in _logs(inputs):
-        rows = inputs[name]
-        axis = -2 if rows.ndim == inputs["in/y_bar"].ndim else -1
-        token = int(draw.integers(rows.shape[axis]))
-        np.moveaxis(rows, axis, 0)[token] = -1000.0
-
-
-def slow(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates 16 times nearer to 1, rates 16 times smaller, for hundreds of tokens (SWEEP-12)."""
-    for name in (*_logs(inputs), *(each for each in RATES if each in inputs)):
-        inputs[name] = inputs[name].astype(np.float64) / 16
-
-
-def _repeated(inputs: Arrays, draw: np.random.Generator) -> None:
-    """One key for every token, where there are keys."""
-    if "in/k" in inputs:
-        repeated_keys(inputs, draw)
-
-
-def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
-    """No first state."""
-    for name in [each for each in inputs if each.endswith("0")]:
-        del inputs[name]
-
-
-#: Regimes of the inputs of such a rule (RECUR-16).
-REGIMES: dict[str, Change] = {
-    "ordinary": ordinary,
-    "edges": _edges,
-    "ones": _ones,
-    "fading": _fading,
-    "sudden": _sudden,
-    "repeated": _repeated,
-    "empty": _empty,
-}
+    of = moves.Smaller(
+        axes=lambda case: axes(*stated(case), case.inputs),
+        optional=optional,
+        settings=(settings,),
+        follow=follow,
+        widths=(),
+    )
+    return of

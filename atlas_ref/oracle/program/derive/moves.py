@@ -1,129 +1,145 @@
-"""Smaller cases of a program: fewer tokens, settings, tensors, heads and channels (RECUR-16)."""
+"""Smaller cases of a rule: fewer tokens, settings, tensors, heads and channels (SWEEP-7)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from atlas_ref.oracle.drawing import Arrays, Candidate, Move, fewer, smaller, without
-from atlas_ref.oracle.program.derive.axes import DECIDED, axes, groups_of
-from atlas_ref.oracle.program.derive.ops import Stated
+from atlas_ref.oracle.drawing import (
+    Candidate,
+    Move,
+    Names,
+    fewer,
+    is_row,
+    size,
+    smaller,
+    take,
+    without,
+)
+from atlas_ref.oracle.program.derive.axes import DECIDED
 from atlas_ref.oracle.program.program import Program
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
+Places = Mapping[str, Sequence[int]]
+
 #: Axes that are no widths.
-OTHERS = ("T", "V", "H", DECIDED)
+OTHERS = ("T", "R", "Q", "V", "H", DECIDED)
+
+Fit = Callable[[Any, dict[str, Any], Mapping[str, Any]], Candidate | None]
 
 
-def moves(stated: Stated) -> tuple[Move, ...]:
-    """Smaller candidates of a case, in the order of SWEEP-7.
+def as_it_is(case: Case, header: dict[str, Any], inputs: Mapping[str, Any]) -> Candidate | None:
+    """A candidate as it is."""
+    return Candidate(header, dict(inputs))
 
-    Args:
-        stated: (case) -> its program and parameters.
+
+class Smaller(NamedTuple):
+    """What a rule says of its smaller cases, of which moves are made.
+
+    Attributes:
+        axes: (case) -> input -> names of its axes: T tokens, R rows of their steps, B0, B1 of a
+            batch, Q, V, H heads, widths.
+        optional: (case) -> inputs that it may lack, those that need each other together; PART/ is
+            all with this part in front.
+        settings: candidates with plainer settings.
+        fit: (case, header, inputs) -> inputs made to fit settings; None where they cannot.
+        follow: (case, places of axes) -> those of all axes that are cut with them.
+        widths: the order in which they are cut; none for that of the case.
+        prefixes: whether a width keeps its first places alone.
     """
 
-    def tokens(case: Case) -> Iterator[Candidate]:
-        """The first token, halves, then all but one token."""
-        of = _Cut(case, *stated(case))
-        for keep in fewer(of.size("T")):
-            yield of.cut({"T": keep})
+    axes: Callable[[Any], Names]
+    optional: Callable[[Any], Iterable[Sequence[str]]]
+    settings: tuple[Callable[[Any], Iterator[Candidate | None]], ...]
+    fit: Fit = as_it_is
+    follow: Callable[[Any, Places], Places] = lambda case, places: places
+    widths: tuple[str, ...] = ("d_out", "d_in")
+    prefixes: bool = False
 
-    def settings(case: Case) -> Iterator[Candidate]:
-        """Without a note, one value head a key head, parameters at their defaults."""
-        of = _Cut(case, *stated(case))
-        if "note" in of.header:
-            yield Candidate(without(of.header, "note"), dict(case.inputs))
-        name, count = groups_of(of.program, of.settings)
-        for n in smaller(count):
-            kept = [i for i in range(of.size("V")) if i % count < n]
-            yield of.cut({"V": kept}, **{name: n})
-        for each in of.program.settings:
-            if each.name in of.header["parameters"] and not each.heads:
-                yield of.without(each.name)
-
-    def optional(case: Case) -> Iterator[Candidate]:
-        """Without some tensors that a case may lack."""
-        of = _Cut(case, *stated(case))
-        states = of.program.states
-        firsts = [f"in/{name}0" for name in states]
-        bars = [f"in/{name}_bar" for name in states]
-        singles = [[each] for each in (*bars, *firsts, "in/active", "in/reset")]
-        for names in ([*firsts, *bars], bars, firsts, *singles, ["in/y_bar", *bars]):
-            left = without(case.inputs, *names)
-            if len(left) < len(case.inputs):
-                yield Candidate(of.header, left)
-
-    def heads(case: Case) -> Iterator[Candidate]:
-        """One row of a batch, one key head with its value heads."""
-        of = _Cut(case, *stated(case))
-        _, count = groups_of(of.program, of.settings)
-        lead = [each for each in of.labels() if each.startswith("B")]
-        for label in lead:
-            for keep in fewer(of.size(label)):
-                yield of.cut({label: keep})
-        for keep in fewer(of.size("V") // count):
-            yield of.cut({"H": keep, "V": [i * count + j for i in keep for j in range(count)]})
-
-    def widths(case: Case) -> Iterator[Candidate]:
-        """Fewer channels of keys, of values, of slots; of keys and values together."""
-        of = _Cut(case, *stated(case))
-        own = [each for each in of.labels() if each not in OTHERS and not each.startswith("B")]
-        for label in own:
-            for keep in fewer(of.size(label)):
-                yield of.cut({label: keep})
-        if len(own) > 1:
-            for size in smaller(min(of.size(label) for label in own)):
-                yield of.cut(dict.fromkeys(own, range(size)))
-
-    return (tokens, settings, optional, heads, widths, tokens)
-
-
-class _Cut:
-    """A case with the names of its axes."""
-
-    def __init__(self, case: Case, program: Program, settings: Any) -> None:
-        self.case, self.program, self.settings = case, program, settings
-        self.header: dict[str, Any] = case.header.plain()
-        self.axes = axes(program, settings, case.inputs)
-
-    def labels(self) -> list[str]:
-        """Every axis once."""
-        return list(dict.fromkeys(label for each in self.axes.values() for label in each))
-
-    def size(self, label: str) -> int:
-        """Places of an axis; 1 of one that is not there."""
-        inputs: Arrays = self.case.inputs
-        sizes = (
-            x.shape[self.axes[n].index(label)] for n, x in inputs.items() if label in self.axes[n]
-        )
-        return int(next(sizes, 1))
-
-    def cut(self, places: dict[str, Sequence[int]], **changed: Any) -> Candidate:
+    def cut(self, case: Case, places: Places, **changed: Any) -> Candidate | None:
         """The case with some places of named axes alone, and these parameters."""
-        found = {}
-        for name, x in self.case.inputs.items():
-            for axis, label in enumerate(self.axes[name]):
-                if label in places:
-                    x = np.take(x, list(places[label]), axis=axis)
-            found[name] = x
-        given = {**self.header["parameters"], **changed}
-        return Candidate({**self.header, "parameters": given}, found)
+        inputs = take(self.axes(case), case.inputs, self.follow(case, places))
+        given = {**case.header.plain().get("parameters", {}), **changed}
+        return self.fit(case, fields(case, parameters=given), inputs)
 
-    def without(self, name: str) -> Candidate:
-        """The case with a parameter at its default, its matrices in the layout of then."""
-        given = without(self.header["parameters"], name)
-        turned = {
-            f"in/{state}{end}"
-            for state in self.program.states
-            for end in ("0", "_bar")
-            if name == "state_layout" and state in self.program.matrices
+    def without(self, case: Case, names: Sequence[str]) -> Candidate | None:
+        """The case without these inputs; None where it has none of them."""
+        parts = tuple(each for each in names if each.endswith("/"))
+        gone = [name for name in case.inputs if name in names or name.startswith(parts)]
+        return self.fit(case, case.header.plain(), without(case.inputs, *gone)) if gone else None
+
+
+def fields(case: Case, **changed: Any) -> dict[str, Any]:
+    """The keys of a header with others, without those that are then empty."""
+    empty = [name for name, value in changed.items() if value in ({}, None)]
+    return without(case.header.plain() | changed, *empty)
+
+
+def conventions(given: Any, plain: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The plainest convention, and one axis less; a preset by its name has none."""
+    if given != plain:
+        yield dict(plain)
+    for axis in given if isinstance(given, dict) else ():
+        if given[axis] != plain.get(axis):
+            yield without(given, axis)
+
+
+def of(rule: Smaller) -> tuple[Move, ...]:
+    """Smaller candidates of a case, in the order of SWEEP-7."""
+    parts = (_optional, _rows, _widths, _tokens)
+    first, *others = (partial(each, rule) for each in (_tokens, *parts))
+    return (first, *rule.settings, *others)
+
+
+def _tokens(of: Smaller, case: Case) -> Iterator[Candidate | None]:
+    """The first token, halves, then all but one token."""
+    for keep in fewer(size(of.axes(case), case.inputs, "T")):
+        yield of.cut(case, {"T": keep})
+
+
+def _optional(of: Smaller, case: Case) -> Iterator[Candidate | None]:
+    """Without a note, and without some tensors that a case may lack."""
+    if "note" in case.header.plain():
+        yield Candidate(fields(case, note=None), dict(case.inputs))
+    for names in of.optional(case):
+        yield of.without(case, names)
+
+
+def _rows(of: Smaller, case: Case) -> Iterator[Candidate | None]:
+    """One row of a batch, one key head with its value heads; no such axis where there is one."""
+    found = of.axes(case)
+    labels = dict.fromkeys(sum(found.values(), ()))
+    lead = [each for each in labels if is_row(each)]
+    for label in (*lead, "H" if "H" in labels else "V"):
+        for keep in fewer(size(found, case.inputs, label)):
+            yield of.cut(case, {label: keep})
+    first = lead[:1] or [each for each in ("Q", "V", "H") if each in labels]
+    if first and all(size(found, case.inputs, label) == 1 for label in first):
+        left = {
+            name: x[0] if set(found[name][:1]) & set(first) else x
+            for name, x in case.inputs.items()
         }
-        found = {
-            each: x.swapaxes(-1, -2) if each in turned else x
-            for each, x in self.case.inputs.items()
-        }
-        return Candidate({**self.header, "parameters": given}, found)
+        yield Candidate(case.header.plain(), left)
+
+
+def _widths(of: Smaller, case: Case) -> Iterator[Candidate | None]:
+    """Fewer channels of each width; of all of them together."""
+    found = of.axes(case)
+    labels = dict.fromkeys(sum(found.values(), ()))
+    own = of.widths or [each for each in labels if each not in OTHERS and not is_row(each)]
+    sizes = [size(found, case.inputs, label) for label in own]
+    for label, places in zip(own, sizes, strict=True):
+        for keep in map(range, smaller(places)) if of.prefixes else fewer(places):
+            yield of.cut(case, {label: keep})
+    for places in smaller(min(sizes)) if len(own) > 1 else ():
+        yield of.cut(case, dict.fromkeys(own, range(places)))
+
+
+def in_layout(program: Program, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs with the matrices of states in the other layout."""
+    matrices = [state for state in program.states if state in program.matrices]
+    turned = {f"in/{state}{end}" for state in matrices for end in ("0", "_bar")}
+    return {name: x.swapaxes(-1, -2) if name in turned else x for name, x in inputs.items()}

@@ -6,11 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from atlas_ref.messages import meant
-from atlas_ref.oracle.cases.values import check_log, check_values
-from atlas_ref.oracle.drawing import starts
+from atlas_ref.oracle.cases.values import check_log, check_values, refuse_unknown
+from atlas_ref.oracle.drawing import events
 from atlas_ref.oracle.program.context import TRANSPOSED
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.types import Array
@@ -23,10 +20,7 @@ def checked(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[
         ValueError: names the tensor, what was found and what is needed.
     """
     known, title = program.tensors, f"member {program.name}"
-    for name in inputs:
-        if name not in known:
-            words = f"{name}: unknown tensor for {title}; it has {', '.join(known)}"
-            raise ValueError(words + meant(name, known))
+    refuse_unknown(inputs, known, {}, f"{title}; it has {', '.join(known)}")
     for name, tensor in known.items():
         if tensor.need == "yes" and name not in inputs:
             raise ValueError(f"{name}: missing, axes ({tensor.axes}) are needed for {title}")
@@ -85,11 +79,7 @@ def draw(
     if not request.state:
         firsts = {f"in/{name}0" for name in program.states}
         tensors = {name: x for name, x in tensors.items() if name not in firsts}
-    steps = np.arange(request.tokens)
-    if request.pulse > 1:
-        tensors["in/active"] = ((steps + 1) % request.pulse == 0).astype(np.uint8)
-    if (first := starts(request)) is not None:
-        tensors["in/reset"] = first
+    tensors |= events(request)
     return tensors, shapes(program, settings, tensors)["in/y_bar"]
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.dplr import formulas, parameters, tensors
+from atlas_ref.oracle.dplr import cut, formulas, parameters, tensors
 from atlas_ref.oracle.dplr.members import MEMBERS, POSITIVE, SECOND, Member, of
-from atlas_ref.oracle.drawing import LONG, Arrays, Change, Space
-from atlas_ref.oracle.regimes import ordinary, some
-from atlas_ref.oracle.regimes import repeat_key as repeated_keys
+from atlas_ref.oracle.drawing import LONG, SIZES, Arrays, Drawing, Space
+from atlas_ref.oracle.regimes import LINEAR, LINEAR_NAMED
 
 #: Members in the order in which draw 2 was published: their places in the table of members, and rows
 #: that come to it, move no case. Those rows are drawn where they are fixed (SWEEP-16).
@@ -23,11 +22,7 @@ DRAWN = (
 
 #: Values that a case is drawn from, in the order of drawing; the first is the plainest.
 SPACE: dict[str, tuple[Any, ...]] = {
-    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
-    "d_in": (1, 2, 3, 4, 5, 7, 8),
-    "d_out": (1, 2, 3, 4, 5, 7, 8),
-    "heads": (1, 2, 3),
-    "batch": (1, 1, 2),
+    **SIZES,
     "member": (None, None, None, *DRAWN),
     "steps": (1, 1, 1, 2, 3),
     "groups": (1, 1, 2, 3),
@@ -79,12 +74,6 @@ LONG_SPACE = {"tokens": LONG}
 
 #: Vectors that are brought to length one where they are longer, so that no erase makes a state grow.
 _VECTORS = ("k", "erase_read", "erase_write", "erase_key", "alpha", "kk", "a", "erase_gate")
-
-#: Logs of gates at the edges: of 0, of 1, and of what no format or only a wide one holds.
-_EDGES = (-np.inf, 0.0, -100.0, -1000.0)
-
-#: Raw numbers of formulas far out, and where they change sides.
-_FAR = (-1000.0, -17.0, 0.0, 20.0, 1000.0)
 
 
 def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any]:
@@ -224,85 +213,16 @@ def _short(x: Any) -> Any:
     return wide / np.maximum(1.0, length)
 
 
-# -- regimes ---------------------------------------------------------------------------------------
-
-
-def _edges(inputs: Arrays, draw: np.random.Generator) -> None:
-    """A third of gates and rates exactly 0 or 1, of logs and raw numbers one of those above."""
-    for name in ("in/retain", "in/beta", "in/eta", "in/beta_precond"):
-        if name in inputs:
-            some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
-    for name in ("in/log_retain", "in/log_momentum", "in/log_retain_precond"):
-        if name in inputs:
-            logs = np.array(_EDGES)[draw.integers(0, len(_EDGES), inputs[name].shape)]
-            some(inputs, name, draw, logs)
-    for name in ("in/gate_input", "in/beta_input"):
-        if name in inputs:
-            raw = np.array(_FAR)[draw.integers(0, len(_FAR), inputs[name].shape)]
-            some(inputs, name, draw, raw)
-
-
-def _ones(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates of 1, so that nothing fades."""
-    _set_powers(inputs, lambda shape: np.zeros(shape))
-
-
-def _fading(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates down to 2^-13, so that their products leave every float format."""
-    _set_powers(inputs, lambda shape: -draw.integers(2, 14, shape).astype(np.float64))
-
-
-def _set_powers(inputs: Arrays, powers: Any) -> None:
-    """Gates as powers of two, or their logs."""
-    if "in/retain" in inputs:
-        inputs["in/retain"] = np.exp2(powers(inputs["in/retain"].shape))
-    if "in/log_retain" in inputs:
-        inputs["in/log_retain"] = np.log(2.0) * powers(inputs["in/log_retain"].shape)
-
-
-def _sudden(inputs: Arrays, draw: np.random.Generator) -> None:
-    """One token with the log of a gate of -1000, or a gate of 0, among gentle ones.
-
-    Differences of cumulative sums of logs lose all that comes after it.
-    """
-    _gentle(inputs)
-    token = int(draw.integers(inputs["in/q"].shape[-2]))
-    for name, value in (("in/retain", 0.0), ("in/log_retain", -1000.0)):
-        if name in inputs:
-            wide = inputs[name].ndim == inputs["in/v"].ndim
-            place = (..., token, slice(None)) if wide else (..., token)
-            inputs[name][place] = value
-
-
-def _gentle(inputs: Arrays) -> None:
-    """Gates 16 times nearer to 1."""
-    if "in/retain" in inputs:
-        inputs["in/retain"] = 1.0 - (1.0 - inputs["in/retain"].astype(np.float64)) / 16
-    if "in/log_retain" in inputs:
-        inputs["in/log_retain"] = inputs["in/log_retain"].astype(np.float64) / 16
-
-
-def slow(inputs: Arrays, draw: np.random.Generator) -> None:
-    """Gates, rates and erases that change a memory slowly, for hundreds of tokens (SWEEP-12)."""
-    _gentle(inputs)
-    for name in ("beta", "eta", "erase_write", "erase_gate", "a"):
-        if f"in/{name}" in inputs:
-            inputs[f"in/{name}"] = inputs[f"in/{name}"].astype(np.float64) / 16
-
-
-def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
-    """No initial memory, nor another state of then."""
-    for name in ("in/M0", *(first for first, *_ in filter(None, SECOND.values()))):
-        inputs.pop(name, None)
-
-
-#: Regimes of the inputs of this rule (SWEEP-16).
-REGIMES: dict[str, Change] = {
-    "ordinary": ordinary,
-    "edges": _edges,
-    "ones": _ones,
-    "fading": _fading,
-    "sudden": _sudden,
-    "repeated": repeated_keys,
-    "empty": _empty,
-}
+#: What a sweep draws of this rule, and how a case of it becomes smaller.
+DRAWING = Drawing(
+    space=SPACE,
+    request=request,
+    tensors=dress,
+    of_tensors=OF_TENSORS,
+    closed=OF_TENSORS,
+    later=LATER_PARAMETERS,
+    regimes=LINEAR,
+    long=LONG_SPACE,
+    named=LINEAR_NAMED,
+    moves=cut.MOVES,
+)

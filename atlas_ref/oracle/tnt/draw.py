@@ -9,8 +9,8 @@ import numpy as np
 
 from atlas_ref.forms import tnt
 from atlas_ref.oracle import drawn_axes, regimes
-from atlas_ref.oracle.drawing import Arrays, Change, Space
-from atlas_ref.oracle.tnt import parameters, tensors
+from atlas_ref.oracle.drawing import Arrays, Change, Drawing, Space
+from atlas_ref.oracle.tnt import cut, parameters, tensors
 from atlas_ref.oracle.tnt.settings import Settings, stated_settings
 from atlas_ref.oracle.tnt.tokens import TOKENS
 from atlas_ref.rules import FAMILY, names_with
@@ -250,3 +250,15 @@ def _empty(inputs: Arrays, draw: np.random.Generator) -> None:
 
 #: Regimes of the inputs of a TNT: those of a sequence, in every memory.
 REGIMES: dict[str, Change] = {**regimes.SEQUENCES, "empty": _empty}
+
+#: What a sweep draws of this rule, and how a case of it becomes smaller.
+DRAWING = Drawing(
+    space=SPACE,
+    request=request,
+    convention=convention,
+    tensors=dress,
+    of_tensors=OF_TENSORS,
+    closed=("global", "locals", *OF_TENSORS),
+    regimes=REGIMES,
+    moves=cut.MOVES,
+)
