@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("tape",),
     (
+        "atlas_ref.adapters",
         "atlas_ref.backend",
         "atlas_ref.types",
         "atlas_ref.messages",
