@@ -315,6 +315,8 @@ def description(name: str, function: str, like: str = "", arrays: str = "") -> d
     """
     call = load(function)
     arrays = arrays or framework(call)
+    if arrays != "numpy" and importlib.util.find_spec(arrays) is None:
+        raise Refused(f"--with {arrays}: no package {arrays} is installed for this Python")
     one = taken(names.plain(name), function, call, like, arrays)
     return {
         "like": one.like,

@@ -5,6 +5,8 @@ from fla.ops.kda import chunk_kda
 
 mine = torch_kernels.of(chunk_kda, kernels.KDA, member="kda", device="cuda",
                         options={"output_final_state": True}, grouped=True)
+
+PyTorch is imported when a kernel is first called.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
-import torch
 
 if TYPE_CHECKING or __package__:
     from . import kernels
@@ -44,11 +45,15 @@ def of(
     """
 
     def call(**given: Any) -> tuple[Array | None, ...]:
+        import torch
+
         with torch.no_grad():
             found = function(**{name: tensor(x, device) for name, x in given.items()})
         return tuple(None if x is None else array(x) for x in found)
 
     def gradients(given: dict[str, Any], *bars: Array | None) -> dict[str, Any]:
+        import torch
+
         leaves = {name: tensor(x, device) for name, x in given.items()}
         names = [name for name, x in leaves.items() if _differentiable(x)]
         for name in names:
@@ -65,7 +70,7 @@ def of(
 
 
 def _differentiable(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.is_floating_point()
+    return hasattr(x, "is_floating_point") and bool(x.is_floating_point())
 
 
 def tensor(x: Any, device: str = "cpu") -> Any:
@@ -75,14 +80,18 @@ def tensor(x: Any, device: str = "cpu") -> Any:
     """
     if not isinstance(x, np.ndarray):
         return x
+    import torch
+
     x = np.array(x, order="C")
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(x).to(device)
 
 
-def array(x: torch.Tensor) -> Array:
+def array(x: Any) -> Array:
     """An array of a tensor; of bfloat16 by the type of ml_dtypes, so that it is judged as such."""
+    import torch
+
     x = x.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:
         found: Array = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -59,8 +60,9 @@ def test_one_screen_says_what_passes_what_is_wrong_and_what_was_not_asked(
 def test_a_layout_that_is_stated_is_right(mine, cli):
     ran = cli("try", "gdn", "mine.py:heads_first", "--heads-first")
     assert (ran.code, "(B, H, T, D)" in ran.out) == (0, True)
-    ran = cli("try", "gdn", "mine.py:value_first", "--like", "mlx")
+    ran = cli("try", "gdn", "mine.py:value_first", "--like", "mlx", "--dtype", "float32")
     assert (ran.code, "g (gate of each head)" in ran.out) == (0, True)
+    assert "NumPy, float32; layout of mlx: (B, T, H, D), states (V, K)" in ran.out
 
 
 @pytest.mark.clause("SRC-28", "SRC-29")
@@ -76,12 +78,15 @@ def test_a_layout_that_is_stated_is_right(mine, cli):
         (["gdn", "absent.py:chunk"], "absent.py: no such file"),
         (["gdn", "chunk"], "FILE.py:FUNCTION or PKG.MODULE:FUNCTION is needed, found 'chunk'"),
         (["gdn", "no_such_module:f"], "ModuleNotFoundError"),
-        (["gdn", "mine.py:chunk", "--dtype", "int4"], "dtype"),
+        (["gdn", "mine.py:chunk", "--dtype", "int4"], "--dtype: dtype 'int4' is not available"),
+        (["gdn", "mine.py:chunk", "--with", "mlx"], "no package mlx is installed"),
         (["gdn", "mine.py:chunk", "--keep", "mine.py"], "is a file, a folder is needed"),
         (["gdn", "ends.py:f"], "its import ended the process, exit code 7"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line_that_says_what_to_write(words, said, mine, cli):
+    if "--with" in words and importlib.util.find_spec(words[-1]):
+        pytest.skip(f"{words[-1]} is installed, of which this says what is said without")
     (mine / "ends.py").write_text("import os\nos._exit(7)\n")
     ran = cli("try", *words)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
@@ -90,7 +95,10 @@ def test_what_cannot_be_asked_is_one_line_that_says_what_to_write(words, said, m
 
 @pytest.mark.clause("SRC-31")
 def test_what_is_kept_repeats_the_verdict(mine, cli):
-    done = cli("try", "gdn", "mine.py:round_robin", "--keep", "a folder", "--json")
+    words = ("try", "gdn", "mine.py:round_robin")
+    done = cli(*words, "--json")
+    assert (done.code, done.json["supports"][-1]["verdict"]) == (0, "NOT SUPPORTED")
+    done = cli(*words, "--grouped", "--keep", "a folder", "--json")
     assert (done.code, done.json["kept"]) == (1, "a folder")
     verdicts = ["PASS", "not asked", "PASS", "not asked", "not asked", "WRONG"]
     assert [each["verdict"] for each in done.json["supports"]] == verdicts

@@ -52,6 +52,7 @@ class Asked(NamedTuple):
         how: fields of `Kernel` that options state.
         dtype: what it works in, or None for float64.
         grad: whether gradients are asked.
+        grouped: whether fewer heads of keys than of values are meant to be right.
         folder: where cases are kept, where any are.
     """
 
@@ -63,6 +64,7 @@ class Asked(NamedTuple):
     timeout: float
     seed: int
     grad: bool
+    grouped: bool
     nearest: bool
     folder: Path
 
@@ -97,8 +99,9 @@ def ask(asked: Asked, progress: Callable[[str, int, int], None]) -> Outcome:
             if trial.kernel not in kernels:
                 kernels[trial.kernel] = stack.enter_context(_source(asked, folder, trial.kernel))
             checked = judged[trial.name] = _check(asked, case, kernels[trial.kernel])
-            supports.append(_support(trial, checked))
-            if _lacks(trial, checked):
+            lacks = _lacks(trial, checked, asked.grouped)
+            supports.append(_support(trial, checked, lacks))
+            if lacks:
                 continue
             cases.append(case)
             run.add(checked)
@@ -183,12 +186,17 @@ def _check(asked: Asked, case: Case, source: Isolated) -> Checked:
     return checked(case, source=source, dtype=asked.dtype)
 
 
-def _support(trial: Trial, found: Checked) -> Support:
+def _support(trial: Trial, found: Checked, lacks: bool) -> Support:
     """The verdict on a feature, the gravest of its tensors."""
     order = ("PASS", "NOT SUPPORTED", "MARGINAL", "UNDECIDABLE", "MISSING", "WRONG", "FAILED")
     row = max(found.rows, key=lambda each: order.index(each.verdict))
-    if _lacks(trial, found):
-        return Support(trial.feature, "NOT SUPPORTED", row.why)
+    if lacks:
+        why = (
+            row.why
+            if row.verdict == "FAILED"
+            else "wrong there; --grouped, if it is meant to be right"
+        )
+        return Support(trial.feature, "NOT SUPPORTED", why)
     if row.verdict != "PASS":
         wrong = [each.tensor for each in found.rows if each.verdict not in ("PASS", "-")]
         return Support(trial.feature, row.verdict, row.why or ", ".join(wrong))
@@ -198,9 +206,9 @@ def _support(trial: Trial, found: Checked) -> Support:
     return Support(trial.feature, row.verdict, ", ".join(names))
 
 
-def _lacks(trial: Trial, found: Checked) -> bool:
-    """Whether a function has no feature that no argument tells of: it raises there."""
-    return trial.kernel == "shared" and any(row.verdict == "FAILED" for row in found.rows)
+def _lacks(trial: Trial, found: Checked, grouped: bool) -> bool:
+    """Whether a function has no feature that no argument tells of, and that nobody claims."""
+    return trial.kernel == "shared" and not grouped and _fails(found)
 
 
 def _repeating(asked: Asked, report: Report) -> Report:

@@ -41,6 +41,10 @@ def attempt(
     state_vk: Annotated[
         bool, typer.Option("--state-vk", help="Its states are (B, H, V, K), not (B, H, K, V).")
     ] = False,
+    grouped: Annotated[
+        bool,
+        typer.Option("--grouped", help="It is meant to take fewer heads of q and k than of v."),
+    ] = False,
     grad: Annotated[bool, typer.Option("--grad/--no-grad", help="Ask its gradients too.")] = True,
     dtype: Annotated[
         str | None,
@@ -69,7 +73,7 @@ def attempt(
     if dtype is not None:
         from atlas_ref.oracle.cases.inputs import check_dtype
 
-        check_dtype(dtype, "dtype")
+        check_dtype("--dtype", dtype)
     folder = Path(f"try_{own}") if keep is None else keep
     trials.check_free(folder)
     taken = trials.ask_signature(own, function, like or "", arrays or "")
@@ -87,6 +91,7 @@ def attempt(
         timeout=timeout,
         seed=seed,
         grad=grad,
+        grouped=grouped,
         nearest=nearest,
         folder=folder,
     )
