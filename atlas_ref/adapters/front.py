@@ -29,6 +29,9 @@ Function = Callable[..., Any]
 #: Framework -> packages whose import tells it.
 FRAMEWORKS = {"torch": ("torch", "triton", "fla"), "jax": ("jax",), "mlx": ("mlx",)}
 
+#: Arguments of flat tensors, (B, T, H D), that tell the number of heads.
+HEADS = ("q_num_heads", "kv_num_heads")
+
 #: Longest line of a refusal.
 LINE = 300
 
@@ -185,7 +188,7 @@ def _applies(tensor: str, layout: names.Layout) -> bool:
 
 def _missing(one: Taken, has: dict[str, inspect.Parameter]) -> list[str]:
     """Arguments that a function needs and nothing is known of."""
-    heads = ("q_num_heads", "kv_num_heads") if names.LAYOUTS[one.like].flat else ()
+    heads = HEADS if names.LAYOUTS[one.like].flat else ()
     return [n for n in one.ignored if has[n].default is inspect.Parameter.empty and n not in heads]
 
 
@@ -303,7 +306,7 @@ def _flat(given: dict[str, Any], one: Taken, has: Mapping[str, Any]) -> tuple[di
         else x
         for argument, x in given.items()
     }
-    heads = {"q_num_heads": q.shape[2], "kv_num_heads": k.shape[2]}
+    heads = dict(zip(HEADS, (q.shape[2], k.shape[2]), strict=True))
     return {**packed, **{n: x for n, x in heads.items() if n in has}}, shape
 
 
@@ -325,7 +328,7 @@ def description(name: str, function: str, like: str = "", arrays: str = "") -> d
         "settings": dict(one.signature.settings),
         "arguments": one.arguments,
         "options": one.options,
-        "ignored": list(one.ignored),
+        "ignored": [each for each in one.ignored if each not in HEADS],
         "channels": one.signature.channels,
         "state": names.LAYOUTS[one.like].state,
         "flat": names.LAYOUTS[one.like].flat,

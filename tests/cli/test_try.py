@@ -63,6 +63,8 @@ def test_a_layout_that_is_stated_is_right(mine, cli):
     ran = cli("try", "gdn", "mine.py:value_first", "--like", "mlx", "--dtype", "float32")
     assert (ran.code, "g (gate of each head)" in ran.out) == (0, True)
     assert "NumPy, float32; layout of mlx: (B, T, H, D), states (V, K)" in ran.out
+    ran = cli("try", "gdn", "mine.py:packed_heads")
+    assert (ran.code, "layout of onnx: (B, T, H D), states (K, V)" in ran.out) == (0, True)
 
 
 @pytest.mark.clause("SRC-28", "SRC-29")

@@ -70,3 +70,14 @@ def unnamed(*tensors):
 def reads_alone(q, k, v, g, beta, BT=64):
     """Right, without states and packed sequences."""
     return chunk(q, k, v, g, beta)[0]
+
+
+def packed_heads(
+    query, key, value, decay, beta, past_state=None, *, q_num_heads, kv_num_heads, scale=None
+):
+    """Right for the tensors of ONNX, (B, T, H D)."""
+    heads = (q_num_heads, *(kv_num_heads,) * 4)
+    tensors = (query, key, value, decay, beta)
+    parts = [x.reshape(*x.shape[:2], n, -1) for x, n in zip(tensors, heads, strict=True)]
+    o, S = chunk(*parts[:3], parts[3][..., 0], parts[4][..., 0], scale, past_state, True)
+    return o.reshape(value.shape), S
