@@ -369,7 +369,7 @@ ALWAYS = {
     "sweep": ("cases", "out", "timeout"),
     "identify": ("depth", "timeout"),
     "check": ("timeout",),
-    "try": ("timeout",),
+    "try": ("timeout", "keep"),
     "trace-spec": ("root",),
     "probe capacity": ("pairs",),
     "train": ("data", "steps", "dim", "layers", "rows", "tokens"),
