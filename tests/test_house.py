@@ -23,8 +23,14 @@ TAPE = sorted((ROOT / "tape").rglob("*.py"))
 DOCUMENTED = [*FILES, *TAPE]
 
 #: Where rules and other subjects of the oracle may be compared by name: the rules' own room, the
-#: axes that depend on them, the second implementation.
-OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions/", "atlas_ref/certify/")
+#: axes that depend on them, the second implementation, and adapters, which know nothing of the
+#: oracle and name members of one rule alone.
+OF_RULES = (
+    "atlas_ref/rules/",
+    "atlas_ref/conventions/",
+    "atlas_ref/certify/",
+    "atlas_ref/adapters/",
+)
 
 
 def name(path: Path) -> str:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("tape",),
     (
+        "atlas_ref.adapters",
         "atlas_ref.backend",
         "atlas_ref.types",
         "atlas_ref.messages",
@@ -202,7 +203,7 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
 
     The command line and what is loaded with every start, such as the ops of the tape, may put an
     import off; so may what gives a verdict, of what only explains one or asks every subject; an
-    extra is imported at its use.
+    extra, or the framework of a kernel, is imported at its use.
     """
     lazy = {
         name
@@ -214,6 +215,10 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     }
     commands = {name for name in FILES if layer(name) == len(LAYERS) - 1}
     assert lazy - commands == {
+        "atlas_ref.adapters.front",
+        "atlas_ref.adapters.jax_kernels",
+        "atlas_ref.adapters.mlx_kernels",
+        "atlas_ref.adapters.torch_kernels",
         "atlas_ref.backend.cluster",
         "atlas_ref.certify.__init__",
         "atlas_ref.forms.__init__",

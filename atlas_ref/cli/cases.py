@@ -39,7 +39,8 @@ def new(
         str,
         typer.Argument(
             help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, dplr, recurrence, "
-            "newton_schulz, feature_map or cms",
+            "newton_schulz, feature_map or cms; kda, gdn, gla, ...: members of dplr, by the names "
+            "of atlas-ref try",
             autocompletion=options.rules,
         ),
     ],
@@ -147,6 +148,7 @@ def new(
         from atlas_ref.oracle.cases.new import Request, without_effect
         from atlas_ref.oracle.cases.new import new as make_new
 
+    rule, chosen = reference.rule_of(rule, options.parameters(parameter))
     request = Request(
         rule=rule,
         level=level,
@@ -183,7 +185,7 @@ def new(
         nested=nested,
         regime=regime,
         learned=learned,
-        parameters=options.parameters(parameter),
+        parameters=chosen,
     )
     case = make_new(request, name=str(out))
     if idle := without_effect(request, case):

@@ -21,6 +21,7 @@ from atlas_ref.oracle.sources import ending
 #: File of commands -> their names, in the order of the help; one is imported when it is asked for.
 TOPICS = {
     "cases": ("new", "show", "conventions", "forms", "schema", "eval"),
+    "front": ("try",),
     "check": ("check",),
     "identify": ("identify", "tolerance"),
     "levels": ("levels",),

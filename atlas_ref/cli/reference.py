@@ -111,3 +111,34 @@ def schema(
 
     output.emit_document(case_schema())
     return 0
+
+
+def rule_of(name: str, chosen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A rule and its parameters, from its name or from that of a member of rule dplr (DPLRCASE-30).
+
+    Args:
+        chosen: parameters that options name.
+
+    Raises:
+        CaseError: another member among them, or a name that people use for a member.
+    """
+    from atlas_ref.oracle.registry import SUBJECTS
+
+    if name in SUBJECTS:
+        return name, chosen
+    from atlas_ref.adapters import names
+    from atlas_ref.oracle.cases.case import CaseError
+    from atlas_ref.oracle.dplr.members import MEMBERS
+
+    own = names.plain(name)
+    if own in names.ELSEWHERE:
+        raise CaseError(f"rule {name}: {names.ELSEWHERE[own]}")
+    member = names.SIGNATURES[own][0].member if own in names.SIGNATURES else own
+    if member not in MEMBERS:
+        return name, chosen
+    if chosen.get("member", member) != member:
+        raise CaseError(
+            f"rule {name}: is member {member}, found --parameter member={chosen['member']}"
+        )
+    output.say(f"{name}: member {member} of rule dplr")
+    return "dplr", {"member": member, **chosen}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -182,6 +183,8 @@ def complete(data: bytes, name: str) -> bool:
             return _reads(xml.etree.ElementTree.fromstring, data)
         case ".toml":
             return _reads(tomllib.loads, text)
+        case ".py":
+            return text.endswith("\n") and _reads(ast.parse, text)
     if name.endswith("SHA256SUMS"):
         return text.endswith("\n")
     return _reads(safetensors.deserialize, data) or _reads(json.loads, text)

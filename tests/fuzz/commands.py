@@ -74,6 +74,11 @@ COMMANDS = {each.name: each for each in _leaves(PROGRAM)}
 
 Draw = Callable[[Room, bool], str]
 
+#: A function with the arguments of a name.
+KERNEL = """
+def kernel(q, k, v, g=None, beta=None, initial_state=None): raise ValueError(HOSTILE)
+"""
+
 
 def _word(*words: str) -> Draw:
     return lambda room, good: room.random.choice(words if good else ODD_WORDS)
@@ -164,6 +169,21 @@ def _impl(room: Room, good: bool) -> str:
     return implementations.function(room.random, good)
 
 
+def _function(room: Room, good: bool) -> str:
+    """A function of a file, of which few have the arguments of a name."""
+    room.put("mine.py", (implementations.MODULE + KERNEL).encode())
+    odd = (
+        "mine.py",
+        "mine.py:",
+        ":kernel",
+        "absent.py:f",
+        "mine:raises",
+        "os:abort",
+        "\udcff.py:f",
+    )
+    return room.random.choice(("mine.py:kernel", "mine.py:good") if good else (*odd, "mine.py:no"))
+
+
 def _program(room: Room, good: bool) -> str:
     command, text = implementations.program(room.random, good)
     room.put("does", text.encode())
@@ -247,6 +267,11 @@ GOOD: dict[str, Draw] = {
     "check keep": _out(".safetensors"),
     "program": _program,
     "impl": _impl,
+    "try name": _word("kda", "gdn", "GLA", "linear-attn"),
+    "try function": _function,
+    "try keep": _out(""),
+    "try like": _word("fla", "mlx", "onnx"),
+    "arrays": _word("numpy"),
     "fix": _word("tokens=2", "d_in=2", "dtype=float32", "heads=1", "member=kda", "locals=1"),
     "timeout": lambda room, good: "0.4" if good else room.random.choice(("0", "-1", "nan", "x")),
     "only": _word("y", "M", "grad/k", "y,M", "X"),
@@ -344,6 +369,7 @@ ALWAYS = {
     "sweep": ("cases", "out", "timeout"),
     "identify": ("depth", "timeout"),
     "check": ("timeout",),
+    "try": ("timeout", "keep"),
     "trace-spec": ("root",),
     "probe capacity": ("pairs",),
     "train": ("data", "steps", "dim", "layers", "rows", "tokens"),

@@ -20,6 +20,7 @@ REPLIES: dict[str, Any] = {
     "conventions": cases.Conventions | cases.Preset,
     "forms": cases.Forms,
     "eval": cases.Evaluated,
+    "try": verdicts.Tried,
     "check": verdicts.Checked,
     "identify": verdicts.Identified,
     "tolerance": verdicts.Tolerance,

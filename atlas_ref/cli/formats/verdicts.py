@@ -80,6 +80,26 @@ class Checked(Reply):
     failures: list[Failure]
 
 
+class Supported(BaseModel):
+    """A feature that a kernel has or has not (SRC-31)."""
+
+    feature: str
+    verdict: str
+    why: str
+
+
+class Tried(Checked):
+    """A function asked by a name, with the keys of check (SRC-31)."""
+
+    name: str
+    function: str
+    dtype: str
+    taken: dict[str, Any]
+    supports: list[Supported]
+    hint: str
+    kept: str | None
+
+
 class Fit(BaseModel):
     convention: dict[str, Any]
     option: str
