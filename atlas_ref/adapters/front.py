@@ -178,6 +178,9 @@ def _match(like: str, signature: names.Signature, has: dict[str, inspect.Paramet
     options |= {n: names.NEEDED[n] for n in needed if n in names.NEEDED and n not in arguments}
     given = {*arguments, *options}
     rest = tuple(n for n, each in has.items() if n not in given and each.kind != each.VAR_KEYWORD)
+    scaled = kernels.MEMBERS[signature.member].query_scale != 1
+    if layout.unscaled and scaled and "query_scale" not in arguments.values():
+        signature = signature._replace(settings={**signature.settings, "query_scale": 1})
     return Taken(like, signature, arguments, options, rest)
 
 

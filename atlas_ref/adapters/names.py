@@ -38,11 +38,13 @@ class Layout(NamedTuple):
         called: tensor -> names of its argument; `retain` and `log_retain` are one gate.
         state: axes of a state behind (B, H).
         flat: whether tensors of tokens are (B, T, H D).
+        unscaled: whether a function without an argument for it has no scale of reads.
     """
 
     called: Mapping[str, tuple[str, ...]]
     state: str = "(d_in, d_out)"
     flat: bool = False
+    unscaled: bool = False
 
 
 GATES = ("log_retain", "retain")
@@ -132,7 +134,9 @@ LAYOUTS: dict[str, Layout] = {
     "fla": Layout({**_QKV, **_LOG, **_MORE, "q": ("q", "r"), "M0": ("initial_state", "h0")}),
     "transformers": Layout({**_WORDS, **_LOG, **_MORE, "M0": ("initial_state",)}),
     "mlx": Layout(
-        {**_QKV, **_MORE, **_STATE, "retain": ("g", "gate", "decay")}, state="(d_out, d_in)"
+        {**_QKV, **_MORE, **_STATE, "retain": ("g", "gate", "decay")},
+        state="(d_out, d_in)",
+        unscaled=True,  # mlx-lm scales queries in front of its functions
     ),
     "ggml": Layout({**_QKV, **_LOG, **_MORE, **_STATE}, state="(d_out, d_in)"),
     "rwkv": Layout(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref.adapters import front, names
+from atlas_ref.adapters import front, kernels, names
 from atlas_ref.cli.front.trials import FIRST
 from atlas_ref.oracle.cases.new import Request
 from atlas_ref.oracle.cases.new import new as make_new
@@ -102,7 +102,7 @@ def test_what_is_kept_repeats_the_verdict(mine, cli):
     assert (done.code, done.json["supports"][-1]["verdict"]) == (0, "NOT SUPPORTED")
     done = cli(*words, "--grouped", "--keep", "a folder", "--json")
     assert (done.code, done.json["kept"]) == (1, "a folder")
-    verdicts = ["PASS", "not asked", "PASS", "not asked", "not asked", "WRONG"]
+    verdicts = ["PASS", "not asked", "PASS", "not asked", "not asked", "PASS", "WRONG"]
     assert [each["verdict"] for each in done.json["supports"]] == verdicts
     (shared,) = done.json["failures"]
     assert shared["command"] == (
@@ -141,6 +141,8 @@ def restated(signature, like):
         zip(front.argument_names(like, signature), ["q", "k", "v", *tensors], strict=False)
     )
     parameters = {"state_layout": names.LAYOUTS[like].state, **signature.settings}
+    if names.LAYOUTS[like].unscaled and kernels.MEMBERS[signature.member].query_scale != 1:
+        parameters["query_scale"] = 1
 
     def run(given):
         own = {**parameters, **({"steps": given["num_householder"]} if "steps" in tensors else {})}
@@ -165,7 +167,7 @@ def test_the_arguments_of_every_name_are_those_of_its_member(name, like, monkeyp
         monkeypatch.setattr(front, "load", lambda place, own=function: own)
         kernel = front.of(name, "mine.py:f", like=like, arrays="numpy")
         assert kernel.member == signature.member
-        parameters = {"member": signature.member, **signature.settings}
+        parameters = {"member": signature.member, **kernel.settings}
         case = make_new(Request(rule="dplr", batch=2, parameters=parameters))
         inputs = {key.removeprefix("in/"): np.array(x) for key, x in case.inputs.items()}
         want = atlas_ref.evaluate(case).tensors
@@ -211,3 +213,26 @@ def test_new_takes_the_name_of_a_member(name, member, tmp_path, cli):
     assert (ran.code, f"is member {member}, found" in ran.err) == (2, True)
     ran = cli("new", "mamba2", "-o", case)
     assert (ran.code, "write simple_gla" in ran.err) == (2, True)
+
+
+@pytest.mark.clause("SRC-30")
+def test_a_kernel_that_knows_one_width_is_right_and_says_what_it_lacks(mine, cli):
+    ran = cli("try", "gdn", "mine.py:one_width", "--json")
+    verdicts = {each["feature"]: each["verdict"] for each in ran.json["supports"]}
+    assert ran.code == 0
+    assert verdicts["values of another width"] == "NOT SUPPORTED"
+    assert verdicts["2 value heads a key head"] == "PASS"
+
+
+@pytest.mark.clause("SRC-31")
+def test_the_case_that_is_shown_says_what_was_found_in_another():
+    from atlas_ref.cli.front.asking import _first_told
+    from atlas_ref.oracle.report.failures import Failure
+
+    blank = dict.fromkeys(Failure._fields, None)
+    put_off = Failure(**{**blank, "case": "a/plain.safetensors", "nearest": "not searched: b was"})
+    found = put_off._replace(case="a/long.safetensors", nearest="as if so")
+    told = _first_told([put_off, found])
+    assert [each.nearest for each in told] == ["as if so (searched in long)", "as if so"]
+    assert _first_told([found, put_off]) == [found, put_off]
+    assert _first_told([put_off, put_off]) == [put_off, put_off]

@@ -44,9 +44,9 @@ def heads_first(q, k, v, g, beta, initial_state=None, output_final_state=False):
 
 
 def value_first(q, k, v, g, beta, state=None):
-    """Right for the gate itself and states (V, K), as those of mlx-lm."""
+    """Right for the gate itself, queries with their scale and states (V, K), as those of mlx-lm."""
     first = None if state is None else np.swapaxes(state, 2, 3)
-    o, S = chunk(q, k, v, np.log(g), beta, None, first, True)
+    o, S = chunk(q, k, v, np.log(g), beta, 1.0, first, True)
     return o, np.swapaxes(S, 2, 3)
 
 
@@ -81,3 +81,10 @@ def packed_heads(
     parts = [x.reshape(*x.shape[:2], n, -1) for x, n in zip(tensors, heads, strict=True)]
     o, S = chunk(*parts[:3], parts[3][..., 0], parts[4][..., 0], scale, past_state, True)
     return o.reshape(value.shape), S
+
+
+def one_width(q, k, v, g, beta):
+    """Right where keys and values are of one width, and raises elsewhere."""
+    if k.shape[-1] != v.shape[-1]:
+        raise ValueError("head dimensions of keys and values must agree")
+    return chunk(q, k, v, g, beta)[0]

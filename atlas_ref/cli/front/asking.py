@@ -18,6 +18,7 @@ from atlas_ref.cli.front.trials import TRIALS, Trial
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
     from atlas_ref.oracle.judge.compare import Checked
+    from atlas_ref.oracle.report.failures import Failure
     from atlas_ref.oracle.report.report import Report
     from atlas_ref.oracle.sources.programs import Isolated
 
@@ -98,11 +99,12 @@ def ask(asked: Asked, progress: Callable[[str, int, int], None]) -> Outcome:
             case = _case(trial, asked, judged)
             if trial.kernel not in kernels:
                 kernels[trial.kernel] = stack.enter_context(_source(asked, folder, trial.kernel))
-            checked = judged[trial.name] = _check(asked, case, kernels[trial.kernel])
+            checked = _check(asked, case, kernels[trial.kernel])
             lacks = _lacks(trial, checked, asked.grouped)
             supports.append(_support(trial, checked, lacks))
             if lacks:
                 continue
+            judged[trial.name] = checked
             cases.append(case)
             run.add(checked)
         report = _repeating(asked, run.report())  # which may ask again
@@ -152,7 +154,7 @@ def _write(asked: Asked, how: dict[str, Any], folder: Path) -> None:
 
 def _unasked(trial: Trial, asked: Asked, judged: dict[str, Checked]) -> str:
     """Why a case is not asked; empty where it is."""
-    if trial.kernel == "shared" and any(map(_fails, judged.values())):
+    if trial.lacked and any(map(_fails, judged.values())):
         return "what comes first is not right yet"
     if trial.needs and trial.needs not in asked.taken["arguments"].values():
         return f"{asked.function.rpartition(':')[2]} has no argument for it"
@@ -208,7 +210,9 @@ def _support(trial: Trial, found: Checked, lacks: bool) -> Support:
 
 def _lacks(trial: Trial, found: Checked, grouped: bool) -> bool:
     """Whether a function has no feature that no argument tells of, and that nobody claims."""
-    return trial.kernel == "shared" and not grouped and _fails(found)
+    failed = {row.verdict for row in found.rows} - {"PASS", "NOT SUPPORTED"}
+    claimed = grouped and trial.kernel == "shared"
+    return not claimed and bool(failed) and failed <= set(trial.lacked)
 
 
 def _repeating(asked: Asked, report: Report) -> Report:
@@ -221,7 +225,22 @@ def _repeating(asked: Asked, report: Report) -> Report:
         if Path(each.case).stem in shared:
             command = command.replace(":mine", ":shared")
         failures.append(each._replace(command=before + command))
-    return report._replace(failures=failures)
+    return report._replace(failures=_first_told(failures))
+
+
+def _first_told(failures: list[Failure]) -> list[Failure]:
+    """Failures of which the first, the one that is shown, says what was found in any of them."""
+    words = [each.nearest for each in failures]
+    found = next((i for i, each in enumerate(words) if each and not _is_put_off(each)), 0)
+    if not found or not _is_put_off(words[0]):
+        return failures
+    told = f"{words[found]} (searched in {Path(failures[found].case).stem})"
+    return [failures[0]._replace(nearest=told), *failures[1:]]
+
+
+def _is_put_off(words: str) -> bool:
+    """Whether a case was not searched since another one was."""
+    return words.startswith("not searched:")
 
 
 def _hint(asked: Asked, judged: dict[str, Checked]) -> str:

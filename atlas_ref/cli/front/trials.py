@@ -31,6 +31,7 @@ class Trial(NamedTuple):
         request: what `atlas_ref.oracle.cases.new.Request` has of it.
         kernel: of the adapter, which is asked: mine, or shared, which takes fewer heads of keys.
         needs: tensor that an argument takes, without which it is not asked.
+        lacked: verdicts that tell of a feature that the kernel has not, since no argument says it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Trial(NamedTuple):
     request: dict[str, Any]
     kernel: str = "mine"
     needs: str = ""
+    lacked: tuple[str, ...] = ()
 
 
 #: The cases in the order in which they are asked.
@@ -48,18 +50,22 @@ TRIALS = (
     Trial("packed", "packed sequences", {"tokens": 24, "packed": True}, needs="cu_seqlens"),
     Trial("gradients", "gradients", {"cotangent": True}),
     Trial(
+        "two_widths", "values of another width", {"d_out": 6, "state": False}, lacked=("FAILED",)
+    ),
+    Trial(
         "shared_keys",
         "2 value heads a key head",
         {"heads": 4, "groups": 2, "state": False},
         kernel="shared",
+        lacked=("FAILED", "WRONG", "MARGINAL", "MISSING", "UNDECIDABLE"),
     ),
 )
 
 #: What functions without backward are asked nothing of.
 GRADIENTS = "gradients"
 
-#: Lengths of keys and values, which differ so that a transposed state does.
-WIDTHS = {"d_in": 8, "d_out": 6}
+#: Lengths of keys and values: many kernels know one alone.
+WIDTHS = {"d_in": 8, "d_out": 8}
 
 
 def check_names(name: str, function: str) -> str:
