@@ -58,8 +58,8 @@ def settings(case: Case) -> Iterator[Candidate | None]:
         for changed in _plainer(local):
             rest = [changed if i == j else each for j, each in enumerate(own["locals"])]
             yield _with(case, own | {"locals": rest})
-    omega = FAMILY[own.get("rule", "titans_lmm")].has_newton_schulz
-    for each in moves.conventions(axes, PLAIN if omega else {}):
+    orthogonal = FAMILY[own.get("rule", "titans_lmm")].has_newton_schulz
+    for each in moves.conventions(axes, PLAIN if orthogonal else {}):
         yield _with(case, own, convention=each)
 
 

@@ -17,7 +17,6 @@ from atlas_ref.oracle.drawing import (
     take,
     without,
 )
-from atlas_ref.oracle.program.derive.axes import DECIDED
 from atlas_ref.oracle.program.program import Program
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 Places = Mapping[str, Sequence[int]]
 
 #: Axes that are no widths.
-OTHERS = ("T", "R", "Q", "V", "H", DECIDED)
+OTHERS = ("T", "R", "Q", "V", "H", "")
 
 Fit = Callable[[Any, dict[str, Any], Mapping[str, Any]], Candidate | None]
 
