@@ -11,6 +11,7 @@ what is taken as JSON, or why nothing is. A framework is imported by the functio
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -111,12 +112,18 @@ def _module(place: str) -> ModuleType:
 
 def framework(call: Function) -> str:
     """The arrays that a function takes, by what its file imports; NumPy's where nothing tells."""
-    while hasattr(call, "__wrapped__"):
-        call = call.__wrapped__
-    module = sys.modules.get(getattr(call, "__module__", None) or "")
+    while (inner := getattr(call, "__wrapped__", None) or _called(call)) is not None:
+        call = inner
+    place = getattr(call, "__module__", None) or type(call).__module__
+    module = sys.modules.get(place)
     values = list(vars(module).values()) if module else []
     told = {_package(value) for value in values}
     return next((name for name, packages in FRAMEWORKS.items() if told & set(packages)), "numpy")
+
+
+def _called(call: Function) -> Function | None:
+    """The function behind a partial one."""
+    return call.func if isinstance(call, functools.partial) else None
 
 
 def _package(value: Any) -> str:
@@ -274,14 +281,20 @@ def of(
 
 
 def _wrapped(call: Function, one: Taken, member: str) -> Function:
-    """A function that returns o and the final state, or None in its place."""
+    """A function that returns o and the final state, or None in its place.
+
+    The scale of reads is handed over wherever there is an argument for it, since its default may be
+    another one.
+    """
     has = inspect.signature(call).parameters
     needed = {n for n, each in has.items() if each.default is each.empty}
-    scale = next((a for a, t in one.arguments.items() if t == "query_scale"), "")
-    flat, first = names.LAYOUTS[one.like].flat, next(iter(one.arguments))
+    argument_of = {tensor: argument for argument, tensor in one.arguments.items()}
+    scale, packed = (argument_of.get(tensor, "") for tensor in ("query_scale", "cu_seqlens"))
+    flat, first = names.LAYOUTS[one.like].flat, argument_of["q"]
+    asks_state = one.options.get("output_final_state") is True
 
     def wrapped(**given: Any) -> tuple[Any, Any]:
-        for argument in needed.intersection(one.arguments):
+        for argument in needed.intersection(one.arguments) | ({scale} - {""}):
             if argument not in given:
                 width = given[first].shape[-1]
                 own = 1 if kernels.MEMBERS[member].query_scale == 1 else width**-0.5
@@ -289,13 +302,35 @@ def _wrapped(call: Function, one: Taken, member: str) -> Function:
         shape: Any = None
         if flat:
             given, shape = _flat(given, one, has)
-        found = call(**given)
-        o, state = found if isinstance(found, tuple | list) and len(found) == 2 else (found, None)
-        if isinstance(found, tuple | list) and len(found) > 2:
-            o, state = found[0], found[1]
+        v, starts = given[argument_of["v"]], given.get(packed)
+        o, state = _two(call(**given))
+        if tuple(o.shape) != tuple(v.shape):
+            raise ValueError(f"o has shape {tuple(o.shape)}, expected that of v, {tuple(v.shape)}")
+        if state is None and asks_state:
+            raise ValueError("output_final_state is True, and no final state came back")
+        if state is not None and starts is not None and len(state) != len(starts) - 1:
+            raise ValueError(
+                f"{len(state)} final states for {len(starts) - 1} packed sequences: is {packed} heeded?"
+            )
         return (o if shape is None else o.reshape(shape)), state
 
     return wrapped
+
+
+def _two(found: Any) -> tuple[Any, Any]:
+    """What a function returned as o and the final state.
+
+    Raises:
+        TypeError: something else.
+    """
+    several = isinstance(found, tuple | list)
+    o, *more = found if several else (found,)
+    state = more[0] if more else None
+    for name, x in (("o", o), ("the final state", state)):
+        if not hasattr(x, "shape") and (name == "o" or x is not None):
+            kind = type(found).__name__ if x is found else f"{type(x).__name__} for {name}"
+            raise TypeError(f"returned a {kind}; o, or (o, final state), is needed")
+    return o, state
 
 
 def _flat(given: dict[str, Any], one: Taken, has: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -108,7 +108,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 #: Names that people look for, and what to write, where there is no member of that name.
 ELSEWHERE: dict[str, str] = dict.fromkeys(
-    ("mamba2", "mamba_2", "ssd"),
+    ("mamba", "mamba2", "mamba_2", "ssd"),
     "Mamba-2 is gated linear attention with q = C, k = B, v = dt x and the log gate dt A of a "
     "head, without a scale: write simple_gla",
 )
@@ -168,7 +168,11 @@ NEEDED: dict[str, Any] = {"chunk_size": 16, "cu_seqlens": None, "BT": 16}
 def plain(name: str) -> str:
     """A name or an alias as the name itself; what is neither stays, with _ for - and blanks."""
     written = name.lower().replace("-", "_").replace(" ", "_")
-    return next((own for own, others in ALIASES.items() if written in others), written)
+    joined = written.replace("_", "")
+    for own in SIGNATURES:
+        if any(joined == each.replace("_", "") for each in (own, *ALIASES.get(own, ()))):
+            return own
+    return written
 
 
 def known() -> list[str]:

@@ -114,7 +114,7 @@ def schema(
 
 
 def rule_of(name: str, chosen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A rule and its parameters, from its name or from that of a member of rule dplr (DPLRCASE-30).
+    """A rule and its parameters, from its name or from that of a member (DPLRCASE-30).
 
     Args:
         chosen: parameters that options name.
@@ -129,16 +129,18 @@ def rule_of(name: str, chosen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     from atlas_ref.adapters import names
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.dplr.members import MEMBERS
+    from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
 
     own = names.plain(name)
     if own in names.ELSEWHERE:
         raise CaseError(f"rule {name}: {names.ELSEWHERE[own]}")
     member = names.SIGNATURES[own][0].member if own in names.SIGNATURES else own
-    if member not in MEMBERS:
+    if member not in MEMBERS and member not in RECURRENCES:
         return name, chosen
+    rule = "dplr" if member in MEMBERS else "recurrence"
     if chosen.get("member", member) != member:
         raise CaseError(
             f"rule {name}: is member {member}, found --parameter member={chosen['member']}"
         )
-    output.say(f"{name}: member {member} of rule dplr")
-    return "dplr", {"member": member, **chosen}
+    output.say(f"{name}: member {member} of rule {rule}")
+    return rule, {"member": member, **chosen}

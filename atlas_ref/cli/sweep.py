@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,9 @@ from atlas_ref.cli import options, output
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.sweep.sweep import Failure, Named, Sweep
+
+#: Commas between values: those in parentheses are of a value, as of state_layout.
+BETWEEN = re.compile(r",(?![^()]*\))")
 
 #: Reasons for which cases were not answered that are shown as text; --json has all.
 REASONS = 8
@@ -207,11 +211,11 @@ def _stated(adapter: str) -> dict[str, list[Any]]:
 
 
 def _values(text: str) -> list[Any]:
-    """One JSON value; or words and numbers between commas."""
+    """One JSON value; or words and numbers between commas, but for commas in parentheses."""
     if text[:1] in ("{", "["):
         whole = _value(text)
         return whole if isinstance(whole, list) else [whole]
-    return [_value(part) for part in text.split(",") if part]
+    return [_value(part) for part in BETWEEN.split(text) if part]
 
 
 def _value(text: str) -> Any:

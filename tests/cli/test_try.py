@@ -102,8 +102,9 @@ def test_what_is_kept_repeats_the_verdict(mine, cli):
     assert (done.code, done.json["supports"][-1]["verdict"]) == (0, "NOT SUPPORTED")
     done = cli(*words, "--grouped", "--keep", "a folder", "--json")
     assert (done.code, done.json["kept"]) == (1, "a folder")
-    verdicts = ["PASS", "not asked", "PASS", "not asked", "not asked", "PASS", "WRONG"]
-    assert [each["verdict"] for each in done.json["supports"]] == verdicts
+    verdicts = {each["feature"]: each["verdict"] for each in done.json["supports"]}
+    assert verdicts["values of another width"] == "PASS"
+    assert verdicts["2 value heads a key head"] == "WRONG"
     (shared,) = done.json["failures"]
     assert shared["command"] == (
         "PYTHONPATH='a folder' atlas-ref check 'a folder/shared_keys.safetensors' "
@@ -222,6 +223,32 @@ def test_a_kernel_that_knows_one_width_is_right_and_says_what_it_lacks(mine, cli
     assert ran.code == 0
     assert verdicts["values of another width"] == "NOT SUPPORTED"
     assert verdicts["2 value heads a key head"] == "PASS"
+
+
+@pytest.mark.clause("SRC-30")
+@pytest.mark.parametrize(
+    ("kernel", "code", "feature", "verdict", "why"),
+    [
+        ("keeps_state", 1, "65 tokens", "FAILED", "no final state came back"),
+        ("own_scale", 0, "another scale of reads", "PASS", ""),
+        ("no_scale", 1, "another scale of reads", "WRONG", ""),
+        ("as_dict", 1, "65 tokens", "FAILED", "returned a dict; o, or (o, final state), is needed"),
+        ("state_alone", 1, "65 tokens", "FAILED", "o has shape (1, 2, 8, 8), expected that of v"),
+        ("one_sequence", 1, "packed sequences", "FAILED", "is cu_seqlens heeded?"),
+    ],
+)
+def test_what_comes_back_is_looked_at(kernel, code, feature, verdict, why, mine, cli):
+    ran = cli("try", "gdn", f"mine.py:{kernel}", "--json", "--no-nearest")
+    found = {each["feature"]: (each["verdict"], each["why"]) for each in ran.json["supports"]}
+    assert (ran.code, found[feature][0]) == (code, verdict)
+    assert why in found[feature][1]
+
+
+@pytest.mark.clause("SRC-31")
+def test_a_layout_that_is_wrong_is_told_too(mine, cli):
+    ran = cli("try", "gdn", "mine.py:chunk", "--heads-first", "--no-nearest")
+    assert ran.code == 1
+    assert "without --heads-first it would be right there" in ran.out
 
 
 @pytest.mark.clause("SRC-31")

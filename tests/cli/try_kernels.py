@@ -88,3 +88,33 @@ def one_width(q, k, v, g, beta):
     if k.shape[-1] != v.shape[-1]:
         raise ValueError("head dimensions of keys and values must agree")
     return chunk(q, k, v, g, beta)[0]
+
+
+def keeps_state(q, k, v, g, beta, output_final_state=False):
+    """Asked for the final state, it returns none."""
+    return chunk(q, k, v, g, beta)[0], None
+
+
+def own_scale(q, k, v, g, beta, scale=1.0):
+    """Right, with another default of the scale than fla's."""
+    return chunk(q, k, v, g, beta, scale)[0]
+
+
+def no_scale(q, k, v, g, beta, scale=None):
+    """It takes a scale, and leaves it out."""
+    return chunk(q, k, v, g, beta)[0]
+
+
+def as_dict(q, k, v, g, beta):
+    """It returns what has names."""
+    return {"o": chunk(q, k, v, g, beta)[0]}
+
+
+def state_alone(q, k, v, g, beta):
+    """It returns the state in the place of reads."""
+    return chunk(q, k, v, g, beta, None, None, True)[1]
+
+
+def one_sequence(q, k, v, g, beta, output_final_state=False, cu_seqlens=None):
+    """It leaves the starts of packed sequences out."""
+    return chunk(q, k, v, g, beta, None, None, True)

@@ -6,6 +6,7 @@ Specified in specs/sources.md.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shlex
 from collections.abc import Callable
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.report.report import Report
     from atlas_ref.oracle.sources.programs import Isolated
 
-#: Other layouts that are tried where a first case fails -> the option that says so.
+#: Options of layout -> what they say; where a first case fails, all of them are tried.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "--heads-first": {"head_axis": 1},
     "--state-vk": {"state": "(d_out, d_in)"},
-    "--heads-first --state-vk": {"head_axis": 1, "state": "(d_out, d_in)"},
 }
+
+#: Seconds for a case, where no option says them.
+TIMEOUT = 60.0
 
 
 class Support(NamedTuple):
@@ -71,12 +74,18 @@ class Asked(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All verdicts, with the cases that were asked, and the option under which they were right."""
+    """All verdicts, and the cases that were asked.
+
+    Attributes:
+        hint: under which options the first case would be right, in words.
+        has_state: whether a final state came back, or nothing did.
+    """
 
     report: Report
     supports: list[Support]
     cases: list[Case]
     hint: str
+    has_state: bool
 
 
 def ask(asked: Asked, progress: Callable[[str, int, int], None]) -> Outcome:
@@ -108,8 +117,10 @@ def ask(asked: Asked, progress: Callable[[str, int, int], None]) -> Outcome:
             cases.append(case)
             run.add(checked)
         report = _repeating(asked, run.report())  # which may ask again
-    hint = _hint(asked, judged) if report.exit == 1 and not asked.how else ""
-    return Outcome(report, supports, cases, hint)
+    hint = _hint(asked, judged) if report.exit == 1 else ""
+    answers = [each.answer.tensors for each in judged.values() if each.answer.tensors]
+    has_state = not answers or any("out/M" in each for each in answers)
+    return Outcome(report, supports, cases, hint, has_state)
 
 
 def keep(asked: Asked, outcome: Outcome) -> None:
@@ -125,6 +136,8 @@ def keep(asked: Asked, outcome: Outcome) -> None:
         _write(asked, asked.how, asked.folder)
     except OSError as error:
         raise CaseError(f"--keep {asked.folder}: cannot be written: {error.strerror}") from None
+    for trial in TRIALS:  # of another run
+        (asked.folder / f"{trial.name}.safetensors").unlink(missing_ok=True)
     for case in outcome.cases:
         save(case.name, case.header.plain(), case.inputs)
 
@@ -133,7 +146,7 @@ def _repeated(asked: Asked) -> list[str]:
     """The words behind a case that repeat its check."""
     words = ["--impl", f"{module(asked.folder)}:mine"]
     words += [] if asked.dtype is None else ["--dtype", asked.dtype]
-    return words
+    return [*words, "--timeout", f"{asked.timeout:g}"] if asked.timeout != TIMEOUT else words
 
 
 def module(folder: Path) -> str:
@@ -169,6 +182,9 @@ def _case(trial: Trial, asked: Asked, judged: dict[str, Checked]) -> Case:
     """The case of a trial; its cotangents are of what came back before."""
     before = [each.answer.tensors or {} for each in judged.values()]
     state = any("out/M" in each for each in before)
+    lacks_first = "first_state" in judged and _fails(judged["first_state"])
+    if trial.name == trials.GRADIENTS and lacks_first:  # they are asked of what it has
+        trial = trial._replace(request={**trial.request, "state": False})
     name = str(asked.folder / f"{trial.name}.safetensors")
     return trials.draw(trial, asked.taken, name, state=state, seed=asked.seed)
 
@@ -224,7 +240,7 @@ def _repeating(asked: Asked, report: Report) -> Report:
         command = each.command
         if Path(each.case).stem in shared:
             command = command.replace(":mine", ":shared")
-        failures.append(each._replace(command=before + command))
+        failures.append(each._replace(command=before + command, feature=""))
     return report._replace(failures=_first_told(failures))
 
 
@@ -244,20 +260,33 @@ def _is_put_off(words: str) -> bool:
 
 
 def _hint(asked: Asked, judged: dict[str, Checked]) -> str:
-    """The option under which the first case that failed would be right (SRC-31)."""
+    """The options under which the first case that failed would be right, in words (SRC-31)."""
     from atlas_ref.oracle.sources.room import room
+
+    def is_given(option: str, how: dict[str, Any]) -> bool:
+        return LAYOUTS[option].items() <= how.items()
 
     first = next((t for t in TRIALS if t.name in judged and _fails(judged[t.name])), None)
     if first is None or first.kernel != "mine":
         return ""
     case = judged[first.name].case
-    for option, how in LAYOUTS.items():
-        with room() as folder:
-            _write(asked, how, folder)
-            with _source(asked, folder, first.kernel) as source:
-                rows = _check(asked, case, source).rows
+    for count in range(len(LAYOUTS) + 1):
+        for options in itertools.combinations(LAYOUTS, count):
+            how = {key: value for each in options for key, value in LAYOUTS[each].items()}
+            if how == asked.how:
+                continue
+            with room() as folder:
+                _write(asked, how, folder)
+                with _source(asked, folder, first.kernel) as source:
+                    rows = _check(asked, case, source).rows
             if all(row.verdict == "PASS" for row in rows):
-                return option
+                more = [each for each in options if not is_given(each, asked.how)]
+                less = [
+                    each for each in LAYOUTS if is_given(each, asked.how) and each not in options
+                ]
+                words = [f"with {' '.join(more)}"] if more else []
+                words += [f"without {' '.join(less)}"] if less else []
+                return f"{' and '.join(words)} it would be right there"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -28,12 +29,15 @@ def parts(asked: Asked, outcome: Outcome, kept: bool) -> list[Any]:
     ]
     title = f"what {asked.function.rpartition(':')[2]} supports"
     failures = outcome.report.failures
-    lines = [line for each in failures[:SHOWN] for line in each.text().splitlines()]
+    lines = [outcome.hint] if outcome.hint else []
+    lines += [line for each in failures[:SHOWN] for line in each.text().splitlines()]
     if len(failures) > SHOWN:
-        lines.append(f"and {len(failures) - SHOWN} more, told by the commands that repeat them:")
-        lines += [f"  {each.command}" for each in failures[SHOWN:]]
-    if outcome.hint:
-        lines.append(f"with {outcome.hint} this case would be right: add it")
+        others = ", ".join(Path(each.case).stem for each in failures[SHOWN:])
+        lines.append(
+            f"and {len(failures) - SHOWN} more, {others}: the same command with their files"
+        )
+    if outcome.cases and not outcome.has_state:
+        lines.append("no final state comes back, so none was compared")
     if kept:
         lines.append(f"kept in {asked.folder}: cases, and the adapter, for check, sweep and pytest")
     return [
@@ -57,6 +61,9 @@ def _heading(asked: Asked) -> list[str]:
         f"states {matrix}",
         f"  takes {', '.join(_argument(a, tensor, taken) for a, tensor in taken['arguments'].items())}",
     ]
+    if taken["options"]:
+        words = ", ".join(f"{name}={value}" for name, value in taken["options"].items())
+        lines.append(f"  hands over {words}")
     if taken["ignored"]:
         lines.append(f"  leaves at their defaults {', '.join(taken['ignored'])}")
     return lines

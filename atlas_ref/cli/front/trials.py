@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atlas_ref.adapters import names
+from atlas_ref.adapters import kernels, names
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -28,7 +29,7 @@ class Trial(NamedTuple):
     Attributes:
         name: of its file.
         feature: in words, as the table of what a kernel supports has it.
-        request: what `atlas_ref.oracle.cases.new.Request` has of it.
+        request: what `atlas_ref.oracle.cases.new.Request` has of it; scale, for another one of reads.
         kernel: of the adapter, which is asked: mine, or shared, which takes fewer heads of keys.
         needs: tensor that an argument takes, without which it is not asked.
         lacked: verdicts that tell of a feature that the kernel has not, since no argument says it.
@@ -47,6 +48,12 @@ TRIALS = (
     Trial("plain", "2 rows, 2 heads, 8 tokens", {"state": False, "batch": 2}),
     Trial("first_state", "a first state", {"batch": 2}, needs="M0"),
     Trial("long", "65 tokens", {"tokens": 65, "state": False}),
+    Trial(
+        "scale",
+        "another scale of reads",
+        {"state": False, "scale": "other"},
+        needs="query_scale",
+    ),
     Trial("packed", "packed sequences", {"tokens": 24, "packed": True}, needs="cu_seqlens"),
     Trial("gradients", "gradients", {"cotangent": True}),
     Trial(
@@ -60,6 +67,9 @@ TRIALS = (
         lacked=("FAILED", "WRONG", "MARGINAL", "MISSING", "UNDECIDABLE"),
     ),
 )
+
+#: Names of families of rules, and the rule that people mean.
+RULES = {"titans": "titans_lmm", "ttt": "ttt_linear"}
 
 #: What functions without backward are asked nothing of.
 GRADIENTS = "gradients"
@@ -80,16 +90,45 @@ def check_names(name: str, function: str) -> str:
     own = names.plain(name)
     if own in names.ELSEWHERE:
         raise CaseError(f"try {name}: {names.ELSEWHERE[own]}")
+    own = RULES.get(own, own)
+    if own not in names.SIGNATURES and _is_known(own):
+        raise CaseError(
+            f"try {name}: has no signature that kernels share: atlas-ref new {own} -o CASE draws a "
+            "case, atlas-ref check CASE --impl asks your code"
+        )
     if own not in names.SIGNATURES:
         raise CaseError(f"try: {no_such('name', name, names.known())}")
     place, colon, called = function.rpartition(":")
     if not (colon and place and called):
         raise CaseError(
             f"try: FILE.py:FUNCTION or PKG.MODULE:FUNCTION is needed, found {function!r}"
+            + _functions_of(function)
         )
     if place.endswith(".py") and not os.path.isfile(place):
         raise CaseError(f"{place}: no such file")
     return own
+
+
+def _is_known(name: str) -> bool:
+    """Whether a name is one of a rule or member whose kernels have no signature in common."""
+    from atlas_ref.oracle.dplr.members import MEMBERS
+    from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
+    from atlas_ref.oracle.registry import SUBJECTS
+
+    return name in SUBJECTS or name in MEMBERS or name in RECURRENCES
+
+
+def _functions_of(place: str) -> str:
+    """The functions of a file, for a message; empty for what is no file of Python."""
+    if not (place.endswith(".py") and os.path.isfile(place)):
+        return ""
+    try:
+        body = ast.parse(Path(place).read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return ""
+    found = [each.name for each in body if isinstance(each, ast.FunctionDef)]
+    own = [name for name in found if not name.startswith("_")]
+    return f"; it has {', '.join(own)}" if own else ""
 
 
 def check_free(folder: Path) -> None:
@@ -155,8 +194,11 @@ def draw(trial: Trial, taken: dict[str, Any], name: str, *, state: bool, seed: i
     from atlas_ref.oracle.cases.new import new as make_new
 
     own = {} if "M0" in taken["arguments"].values() else {"state": False}
-    parameters = {"member": taken["member"], **taken["settings"]}
     settings = {**WIDTHS, **trial.request, **own}
+    parameters = {"member": taken["member"], **taken["settings"]}
+    if settings.pop("scale", ""):
+        own_scale = parameters.get("query_scale", kernels.MEMBERS[taken["member"]].query_scale)
+        parameters["query_scale"] = 1 if own_scale != 1 else "1/sqrt(d_in)"
     case = make_new(Request(rule="dplr", seed=seed, parameters=parameters, **settings), name=name)
     if not state and "in/M_bar" in case.inputs:
         inputs = {key: x for key, x in case.inputs.items() if key != "in/M_bar"}

@@ -297,6 +297,7 @@ PROGRAM = Program(
     loop=_loop,
     rounding={"y": "touch", "window": "store"},
     clause="SHORT-1",
+    clauses=lambda settings, x: {"window": "SHORT-2"},
     draw=_draw,
     check=_check,
     mistakes=_mistakes,

@@ -65,7 +65,11 @@ def _next_parameters(case: Case) -> Mapping[str, Any]:
 
 def _clause(header: Any, name: str) -> str:
     """The clause about a result (RECUR-7)."""
-    return "RECUR-4" if name.startswith("grad/") else parameters.parse(header).program.clause
+    if name.startswith("grad/"):
+        return "RECUR-4"
+    parsed = parameters.parse(header)
+    program = parsed.program
+    return program.clauses(parsed, {}).get(name.removeprefix("out/"), program.clause)
 
 
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
