@@ -654,3 +654,12 @@ def test_the_command_counts_what_it_skips_and_its_log_knows(cli: Any, tmp_path: 
     other = cli(*words)
     assert (other.code, other.out) == (2, "")
     assert 'without: the log is that of a sweep with ["pulse"], this one has []' in other.err
+
+
+@pytest.mark.clause("SWEEP-3")
+def test_a_value_may_have_commas_in_parentheses() -> None:
+    from atlas_ref.cli.sweep import _values
+
+    assert _values("(d_out, d_in)") == ["(d_out, d_in)"]
+    assert _values("(d_in, d_out),(d_out, d_in)") == ["(d_in, d_out)", "(d_out, d_in)"]
+    assert _values("float32,bfloat16,3") == ["float32", "bfloat16", 3]
