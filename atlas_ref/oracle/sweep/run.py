@@ -7,6 +7,7 @@ in specs/sweep.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -232,10 +233,17 @@ def _mistakes(rows: list[Comparison]) -> set[tuple[str, str]]:
     Shrinking keeps to them.
     """
     return {
-        (row.verdict, row.tensor if row.tensor != "-" else row.why.partition(":")[0])
+        (row.verdict, row.tensor if row.tensor != "-" else _kind(row.why))
         for row in rows
         if row.verdict in BROKEN
     }
+
+
+def _kind(why: str) -> str:
+    """The kind of a failure: of a crash the error and its line, without a message full of sizes."""
+    kind, _, message = why.partition(": ")
+    line = re.search(r"\([^()]*\.py:\d+\)$", why)
+    return f"{kind}: {message.partition(':')[0]} {line[0]}" if line else kind
 
 
 def _plain(row: Comparison) -> dict[str, Any]:

@@ -663,3 +663,13 @@ def test_a_value_may_have_commas_in_parentheses() -> None:
     assert _values("(d_out, d_in)") == ["(d_out, d_in)"]
     assert _values("(d_in, d_out),(d_out, d_in)") == ["(d_in, d_out)", "(d_out, d_in)"]
     assert _values("float32,bfloat16,3") == ["float32", "bfloat16", 3]
+
+
+@pytest.mark.clause("SWEEP-7")
+def test_a_crash_of_another_kind_or_line_is_another_mistake() -> None:
+    from atlas_ref.oracle.sweep.run import _kind
+
+    one = _kind("crash: ValueError: too long: (2, 5, 5) (mine.py:4)")
+    assert one == _kind("crash: ValueError: too long: (1, 1, 5) (mine.py:4)")
+    others = ("crash: ValueError: too long (mine.py:9)", "crash: KeyError: 'k' (mine.py:4)")
+    assert one not in {_kind(each) for each in (*others, "crash: killed by SIGSEGV", "slow")}
