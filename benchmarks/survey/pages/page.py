@@ -25,8 +25,8 @@ it finds (`make survey`):
 The run is of {date}. {kept}
 
 It says which reading of which equation an implementation agrees with, on the cases named here, and no more: not that a library is
-right or wrong, and nothing about its other functions, how a GPU runs its kernels, or its speed. Where something fails, the reason is given as far as
-it is known.
+right or wrong, and nothing about its other functions, its kernels on a GPU or its speed. Where something fails, the reason is given as far
+as it is known.
 """
 
 KEPT = """A row that says `asked` and a date was not asked again in this run, or its package was absent from it:
