@@ -263,3 +263,27 @@ def test_the_case_that_is_shown_says_what_was_found_in_another():
     assert [each.nearest for each in told] == ["as if so (searched in long)", "as if so"]
     assert _first_told([found, put_off]) == [found, put_off]
     assert _first_told([put_off, put_off]) == [put_off, put_off]
+
+
+@pytest.mark.clause("SRC-29")
+def test_a_partial_function_has_the_arrays_of_what_it_calls(monkeypatch):
+    import functools
+
+    def kernel(q, k, v, g, beta, scale):
+        return None
+
+    module = type(sys)("of_torch")
+    module.torch = type(sys)("torch")
+    kernel.__module__ = "of_torch"
+    monkeypatch.setitem(sys.modules, "of_torch", module)
+    assert front.framework(functools.partial(kernel, scale=1.0)) == "torch"
+
+
+@pytest.mark.clause("SRC-31")
+def test_a_second_run_leaves_nothing_of_the_first_and_repeats_its_timeout(mine, cli):
+    stale = mine / "try_gated_delta" / "gradients.safetensors"
+    assert cli("try", "gdn", "mine.py:twice", "--no-nearest").code == 1
+    shutil.copy(stale.parent / "plain.safetensors", stale)
+    ran = cli("try", "gdn", "mine.py:twice", "--no-nearest", "--timeout", "20", "--json")
+    assert not stale.exists()
+    assert ran.json["failures"][0]["command"].endswith("try_adapter:mine --timeout 20")
