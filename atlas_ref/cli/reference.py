@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -113,6 +114,15 @@ def schema(
     return 0
 
 
+def rule_with(member: str) -> str:
+    """The rule that has a member; empty where none has it."""
+    from atlas_ref.oracle.dplr.members import MEMBERS
+    from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
+
+    found: dict[str, Mapping[str, Any]] = {"dplr": MEMBERS, "recurrence": RECURRENCES}
+    return next((rule for rule, members in found.items() if member in members), "")
+
+
 def rule_of(name: str, chosen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A rule and its parameters, from its name or from that of a member (DPLRCASE-30).
 
@@ -128,16 +138,14 @@ def rule_of(name: str, chosen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return name, chosen
     from atlas_ref.adapters import names
     from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.dplr.members import MEMBERS
-    from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
 
     own = names.plain(name)
     if own in names.ELSEWHERE:
         raise CaseError(f"rule {name}: {names.ELSEWHERE[own]}")
     member = names.SIGNATURES[own][0].member if own in names.SIGNATURES else own
-    if member not in MEMBERS and member not in RECURRENCES:
+    rule = rule_with(member)
+    if not rule:
         return name, chosen
-    rule = "dplr" if member in MEMBERS else "recurrence"
     if chosen.get("member", member) != member:
         raise CaseError(
             f"rule {name}: is member {member}, found --parameter member={chosen['member']}"

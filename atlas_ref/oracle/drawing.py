@@ -30,7 +30,10 @@ class Candidate(NamedTuple):
     tensors: Arrays
 
 
-#: Input -> names of its axes, "" of one without a name.
+#: Name of an axis that has none of its own, as of one whose size follows from another.
+UNNAMED = ""
+
+#: Input -> names of its axes.
 Names = Mapping[str, tuple[str, ...]]
 
 
@@ -45,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def in_words(text: str, x: Any, rank: int) -> tuple[str, ...]:
-    """Names of the axes of a tensor: those in words, and in front of them the last of so many rows."""
+    """Names of the axes of a tensor: its words, and in front of them the last of so many rows."""
     own = [word for word in text.split() if word != "..."]
     return (*(f"B{i}" for i in range(rank - x.ndim + len(own), rank)), *own)
 

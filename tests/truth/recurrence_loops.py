@@ -15,8 +15,10 @@ Inputs = dict[str, Any]
 
 
 class Own(NamedTuple):
-    """Settings: factor of queries, mini-batch and eps of ttt_linear, tokens before of log_linear;
-    of short_conv its activation, the columns of its window and what a reset restores.
+    """Settings of the loops.
+
+    Factor of queries, mini-batch and eps of ttt_linear, tokens before of log_linear; of short_conv
+    its activation, the columns of its window and what a reset restores.
     """
 
     scale: float = 1.0

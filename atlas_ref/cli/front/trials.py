@@ -111,11 +111,10 @@ def check_names(name: str, function: str) -> str:
 
 def _is_known(name: str) -> bool:
     """Whether a name is one of a rule or member whose kernels have no signature in common."""
-    from atlas_ref.oracle.dplr.members import MEMBERS
-    from atlas_ref.oracle.recurrences.members import MEMBERS as RECURRENCES
+    from atlas_ref.cli.reference import rule_with
     from atlas_ref.oracle.registry import SUBJECTS
 
-    return name in SUBJECTS or name in MEMBERS or name in RECURRENCES
+    return name in SUBJECTS or bool(rule_with(name))
 
 
 def _functions_of(place: str) -> str:

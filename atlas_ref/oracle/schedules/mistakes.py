@@ -72,10 +72,11 @@ def mistakes(plan: Plan, calls: Sequence[Call]) -> Iterator[Mistake]:
 def _of_short_calls(plan: Plan, calls: Sequence[Call]) -> dict[str, str]:
     """Names and words of mistakes that the rule has in calls of few tokens alone."""
     searched, found = SUBJECTS[plan.case.header.rule].searched, dict[str, str]()
-    lengths = {each.tokens: each for each in calls} if searched is not None else {}
-    for call in lengths.values():
+    if searched is None:
+        return found
+    for call in {each.tokens: each for each in calls}.values():
         states = {name: evaluate(plan.prefix(call.first)).tensors[name] for name in plan.carried}
-        readings = searched.departures(plan.part(call, states)) if searched is not None else ()
+        readings = searched.departures(plan.part(call, states))
         found |= {each.name: each.words for each in readings if each.short}
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import typer
 
 from atlas_ref.engine import cuda
 from benchmarks.gpu import kernels, running
@@ -64,3 +65,14 @@ def test_a_win_is_a_median_of_half_as_much_again() -> None:
     wins = row._replace(twin=1.6)
     assert kernels.verdicts([row]) == ["k: 1.40 to 1.40 times its twin: does not win"]
     assert kernels.verdicts([row, wins, wins]) == ["k: 1.40 to 1.60 times its twin: wins"]
+
+
+def test_sizes_and_memories_are_chosen_by_name_and_bad_ones_refused() -> None:
+    assert kernels.parsed_size("8, 64,1024") == (8, 64, 1024)
+    assert kernels.chosen_subjects([GATED.name]) == (GATED,)
+    assert kernels.chosen_subjects([]) == SUBJECTS
+    for wrong in ("8,64", "8,64,0", "8,64,x"):
+        with pytest.raises(typer.BadParameter, match="three counts"):
+            kernels.parsed_size(wrong)
+    with pytest.raises(typer.BadParameter, match="none of"):
+        kernels.chosen_subjects(["nothing"])

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.drawing import Shape
+from atlas_ref.oracle.drawing import UNNAMED, Shape
 from atlas_ref.oracle.program.derive.tensors import shapes
 from atlas_ref.oracle.program.program import Program
 
 #: Sizes that no two axes share: of leading axes, and of those behind them.
 LEADING, BEHIND = 211, 101
-
-#: Name of an axis whose size follows from another one, as that of a window from its taps.
-DECIDED = ""
 
 
 def groups_of(program: Program, settings: Any) -> tuple[str, int]:
@@ -47,7 +44,7 @@ def axes(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[str
     labels = {size: name for name, size in sizes.items()}
     labels |= {sizes["V"]: "V"} if rank else {}  # where each head has a key of its own
     found = shapes(program, settings, wanted)
-    return {name: tuple(labels.get(size, DECIDED) for size in found[name]) for name in inputs}
+    return {name: tuple(labels.get(size, UNNAMED) for size in found[name]) for name in inputs}
 
 
 def _words(text: str, lead: tuple[str, ...], rank: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atlas_ref.oracle.drawing import (
+    UNNAMED,
     Candidate,
     Move,
     Names,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Places = Mapping[str, Sequence[int]]
 
 #: Axes that are no widths.
-OTHERS = ("T", "R", "Q", "V", "H", "")
+OTHERS = ("T", "R", "Q", "V", "H", UNNAMED)
 
 Fit = Callable[[Any, dict[str, Any], Mapping[str, Any]], Candidate | None]
 
