@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atlas_ref.cli import options, output
+from atlas_ref.storage import last_failed as noted
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.report.report import Report
 
 REPORTS = "What is written"
+
+#: The name of its runs, by which those that failed are noted.
+RUN = ("check",)
 
 #: Failure messages that the screen shows, and rows of which it shows those that do not fail too.
 SHOWN, ROWS = 5, 20
@@ -121,6 +126,19 @@ def check(
             rich_help_panel=REPORTS,
         ),
     ] = None,
+    stop: options.Stop = False,
+    last_failed: options.LastFailed = False,
+    reasons: Annotated[
+        str | None,
+        typer.Option(
+            "--reasons",
+            "-r",
+            metavar="sxa",
+            help="Say why, above "
+            f"{ROWS} rows too: of cases without a verdict (s), expected failures (x), both (a).",
+            rich_help_panel=REPORTS,
+        ),
+    ] = None,
     nearest: Annotated[
         bool,
         typer.Option(
@@ -179,6 +197,13 @@ def check(
     asked = impl is not None or command is not None
     if schedule is not None or exactly:
         _check_schedule(locals(), asked=asked)
+    told = _told(reasons)
+    places_of = {path: str(path.absolute()) for path in paths}
+    if last_failed:
+        called = {places_of[path]: ids.get(str(path), path.stem) for path in paths}
+        passed_before, words = noted.passed_last(RUN, called)
+        output.say(f"--last-failed: {words}")
+        paths = [path for path in paths if places_of[path] not in passed_before]
     answers = answer_files.place(keep, paths, asked=asked)
     with contextlib.ExitStack() as stack:
         written = [] if answers is None else [answers.file(str(path)) for path in paths]
@@ -199,7 +224,9 @@ def check(
             nearest=nearest,
             progress=progress,
         )
+        failed, tried = list[str](), list[Path]()
         for path in output.counted(paths, "cases", progress):
+            tried.append(path)
             try:
                 case = load(path)
                 most = max(most, length(case))
@@ -215,17 +242,40 @@ def check(
                     if schedule is None
                     else _scheduled(case, source, changes, locals())
                 )
-                run.add(verdicts, case.void if case.supported else {})
+                passed = run.add(verdicts, case.void if case.supported else {})
                 if answers is not None:
                     answers.write(verdicts)
             except CaseError as error:
+                passed = False
                 run.refuse(str(path), str(error))
+            failed += [] if passed else [places_of[path]]
+            if stop and failed:
+                break
+        run.leave(str(path) for path in places_of if path not in tried)
         outcome = run.report()  # which may ask the source again
+    noted.note(RUN, asked={places_of[path] for path in tried}, failed=failed)
     for place in places:
         place.write(outcome)
     notes = [reach(most, sets, target or ()), about_members(sets, target or ())] if sets else []
-    _print(outcome, as_json, verbose, "; ".join(note for note in notes if note))
+    if len(tried) < len(paths):
+        output.say(f"ended at the first case that fails; {len(paths) - len(tried)} not asked")
+    _print(outcome, as_json, verbose, told, "; ".join(note for note in notes if note))
     return outcome.exit
+
+
+def _told(letters: str | None) -> set[str]:
+    """The letters of --reasons, "a" as all of them.
+
+    Raises:
+        CaseError: another letter.
+    """
+    from atlas_ref.oracle.cases.case import CaseError
+
+    if letters is None:
+        return set()
+    if not letters or set(letters) - {"s", "x", "a"}:
+        raise CaseError(f"--reasons: of the letters s, x, a are needed, found {letters!r}")
+    return {"s", "x"} if "a" in letters else set(letters)
 
 
 def _check_schedule(given: dict[str, Any], *, asked: bool) -> None:
@@ -300,10 +350,11 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
     return [shlex.quote(word) for word in words]
 
 
-def _print(report: Report, as_json: bool, verbose: bool, note: str) -> None:
+def _print(report: Report, as_json: bool, verbose: bool, told: set[str], note: str) -> None:
     """Write a report.
 
     Args:
+        told: kinds of cases whose reasons are said: s without a verdict, x expected to fail.
         note: about all cases, behind the counts of the last line.
     """
     from atlas_ref.oracle.report.failures import failing
@@ -327,6 +378,21 @@ def _print(report: Report, as_json: bool, verbose: bool, note: str) -> None:
         shown = report.rows if all_rows else failing(report.rows)
         if report.skipped:
             messages.append(output.skipped(report.skipped))
+        messages += _reasons(report, told)
         output.emit_comparisons(report.rows, messages, shown=shown, note=note)
     elif not report.bad_input:
         output.say("nothing could be compared")
+
+
+def _reasons(report: Report, told: set[str]) -> list[str]:
+    """Lines with the reasons of results without a verdict, and of expected failures (SRC-32)."""
+    kinds = {
+        "s": ("not supported", [row.why for row in report.rows if row.verdict == "NOT SUPPORTED"]),
+        "x": ("expected to fail", [row.xfail for row in report.rows if row.xfail]),
+    }
+    return [
+        f"{count} {words}: {why}"
+        for kind, (words, reasons) in kinds.items()
+        if kind in told
+        for why, count in Counter(reasons).most_common()
+    ]

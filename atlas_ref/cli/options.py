@@ -215,6 +215,15 @@ Timeout = Annotated[
     ),
 ]
 
+#: Options of every command that asks an implementation about many cases (SRC-32).
+Stop = Annotated[bool, typer.Option("--exitfirst", "-x", help="End at the first case that fails.")]
+LastFailed = Annotated[
+    bool,
+    typer.Option(
+        "--last-failed", help="Those that failed in the last run here alone; all where none did."
+    ),
+]
+
 
 def source(
     stack: contextlib.ExitStack,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atlas_ref.cli import options, output
+from atlas_ref.storage import last_failed as noted
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.sweep.sweep import Failure, Named, Sweep
@@ -105,6 +106,12 @@ def sweep(
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="where failing cases are saved")
     ] = Path("sweep-failures"),
     keep: Annotated[int, typer.Option(min=0, help="how many failures to shrink and save")] = 5,
+    stop: options.Stop = False,
+    last_failed: options.LastFailed = False,
+    all_reasons: Annotated[
+        bool,
+        typer.Option("--reasons", "-r", help="Every reason for which cases were not answered."),
+    ] = False,
     shrink: Annotated[
         int, typer.Option(min=0, help="comparisons that shrinking one failure may take")
     ] = 400,
@@ -117,6 +124,13 @@ def sweep(
     stated = {} if adapter is None else _stated(adapter)
     choices = {**stated, **_choices(fix, convention)}
     impl = adapter if impl is None and program is None else impl
+    same = ("sweep", rule, str(seed), json.dumps(choices, sort_keys=True), schedule or "")
+    numbers = list(range(cases))
+    if last_failed:
+        called = {str(number): f"case {number}" for number in numbers}
+        passed, words = noted.passed_last(same, called)
+        output.say(f"--last-failed: {words}")
+        numbers = [number for number in numbers if str(number) not in passed]
     with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
         outcome = run(
             rule,
@@ -135,8 +149,17 @@ def sweep(
             keep=keep,
             shrink=shrink,
             schedule=schedule,
+            stop=stop,
+            numbers=numbers,
             progress=progress,
         )
+    failed = [str(failure.number) for failure in outcome.failures]
+    # of those asked, the ones behind the first that fails are not known
+    tried = numbers[: outcome.cases]
+    noted.note(same, asked={str(number) for number in tried}, failed=failed)
+    if outcome.cases < len(numbers):
+        left = len(numbers) - outcome.cases
+        output.say(f"ended at the first case that fails; {left} not asked")
     if as_json:
         output.emit_json(
             {
@@ -159,6 +182,7 @@ def sweep(
                 }
             ),
             _repeating(dict([named])),
+            None if all_reasons else REASONS,
         )
     return outcome.exit_code
 
@@ -225,12 +249,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
+def _emit(outcome: Sweep, folder: Path, compared: str, computed: str, reasons: int | None) -> None:
     """Write failures, the cases that they shrank to, counts, and the command that repeats each.
 
     Args:
         compared: options of the comparison. computed: that of the implementation, which a case
             without its results needs.
+        reasons: why cases were not answered, the most frequent of these; None for all.
     """
     lines = [_row(failure, folder) for failure in outcome.failures]
     columns = ("case", "tensor", "verdict", "error", "tolerance", "drawn", "smallest that fails")
@@ -240,7 +265,7 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     if outcome.skipped:
         words.append(output.skipped(outcome.skipped))
     if outcome.refused:
-        words += _reasons(outcome.refused)
+        words += _reasons(outcome.refused, reasons)
     if outcome.exit_code == 3:
         words.append(
             f"NOTHING WAS COMPARED: none of {outcome.cases} cases was answered. Draw what your code "
@@ -264,12 +289,13 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     output.emit_rich(*tables, *words)
 
 
-def _reasons(counts: dict[str, int]) -> list[str]:
+def _reasons(counts: dict[str, int], most: int | None) -> list[str]:
     """Lines about cases that were not answered: the most frequent reasons, and how many more (SWEEP-18)."""
-    shown = list(counts.items())[:REASONS]
+    shown = list(counts.items())[:most]
     lines = [f"  {count} {reason}" for reason, count in shown]
     rest = sum(counts.values()) - sum(count for _, count in shown)
-    further = [f"  {rest} for {len(counts) - REASONS} other reasons"] if rest else []
+    others = len(counts) - len(shown)
+    further = [f"  {rest} for {others} other reasons, told by -r"] if rest else []
     return ["not answered:", *lines, *further]
 
 

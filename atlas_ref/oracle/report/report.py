@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,8 +115,8 @@ class Run:
         self._answered: set[str] = set()
         self._met: set[str] = set()
 
-    def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> None:
-        """Add a case that was compared."""
+    def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> bool:
+        """Add a case that was compared; says whether it did not fail."""
         name = checked.case.name
         self._note_features(checked)
         outcome = xfail.apply(
@@ -131,6 +131,7 @@ class Run:
         self._report.failures.extend([failure._replace(name=known)] if failure else [])
         if failure and self._nearest is not None:
             self._nearest.note(checked, outcome.rows)
+        return failure is None and not outcome.problems
 
     def _note_features(self, checked: Checked) -> None:
         """Note what the case has, by whether it was answered; count what it was skipped for."""
@@ -172,8 +173,13 @@ class Run:
 
     def refuse(self, case: str, message: str) -> None:
         """Add a case that is bad input."""
-        self._met |= {entry.id for entry in self._entries if xfail.concerns(entry, case)}
+        self.leave([case])
         self._report.bad_input.append(message)
+
+    def leave(self, cases: Iterable[str]) -> None:
+        """Note cases that were not asked, so that what is expected of them is about something."""
+        for case in cases:
+            self._met |= {entry.id for entry in self._entries if xfail.concerns(entry, case)}
 
     def command_again(self, *cases: str) -> str:
         """The command that repeats this run for these cases."""

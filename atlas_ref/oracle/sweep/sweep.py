@@ -103,6 +103,8 @@ def sweep(
     keep: int = 5,
     shrink: int = 400,
     schedule: str | None = None,
+    stop: bool = False,
+    numbers: Sequence[int] | None = None,
     progress: Progress = unwatched,
 ) -> Sweep:
     """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
@@ -121,6 +123,8 @@ def sweep(
         keep: how many failures to shrink and save.
         shrink: comparisons that shrinking one failure may take.
         schedule: `serving`, for calls as a server makes them (SWEEP-20).
+        stop: end at the first case, by number, that fails.
+        numbers: these of the cases alone; None for all.
         progress: called with the kind of task, how many are done, and how many there are.
 
     Raises:
@@ -173,15 +177,22 @@ def sweep(
             progress,
             lambda line: _there(line, place),
         )
-        lines = run.lines("judge", range(cases))
-        failing = [line for line in lines if line["verdict"] not in SUCCESS]
+        lines = run.lines(
+            "judge", range(cases) if numbers is None else numbers, last=_fails if stop else None
+        )
+        failing = [line for line in lines if _fails(line)]
         shrunk = {
             line["case"]: line
             for line in run.lines(
                 "shrink", [line["case"] for line in _varied_order(failing)[:keep]]
             )
         }
-    return _summary(plan, cases, lines, failing, shrunk)
+    return _summary(plan, len(lines), lines, failing, shrunk)
+
+
+def _fails(line: Line) -> bool:
+    """Whether the case of a line is no success."""
+    return line["verdict"] not in SUCCESS
 
 
 def _check_counts(**counts: tuple[int, int]) -> None:

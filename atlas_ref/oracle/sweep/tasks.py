@@ -47,8 +47,14 @@ class Tasks(NamedTuple):
     there: Callable[[Line], bool] = _always
     proved: bool = False
 
-    def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
+    def lines(
+        self, kind: str, numbers: Sequence[int], *, last: Callable[[Line], bool] | None = None
+    ) -> list[Line]:
         """The lines of tasks, in the order of their numbers.
+
+        Args:
+            last: whether a line is the last one, so that tasks of higher numbers are left out; the
+                first that is, by number, whatever mode computes them in which order.
 
         Raises:
             CaseError: the log holds another outcome of a task than the one that is proved here.
@@ -61,7 +67,7 @@ class Tasks(NamedTuple):
         }
         tasks = [Task(kind, number) for number in numbers if number not in lines]
         self.progress(kind, len(lines), len(numbers))
-        if tasks:
+        if tasks and not (last is not None and _are_enough(lines, numbers, last)):
             # closed at once where what follows fails
             with closing(self._perform(iter(tasks))) as performed:
                 for task, result in performed:
@@ -70,7 +76,9 @@ class Tasks(NamedTuple):
                         self._log(self.log, line)
                     lines[task.number] = line
                     self.progress(kind, len(lines), len(numbers))
-        return [lines[number] for number in sorted(lines)]
+                    if last is not None and _are_enough(lines, numbers, last):
+                        break
+        return _until(lines, last)
 
     def _log(self, log: Log, line: Line) -> None:
         """Append a line, unless the log is to be proved and holds it."""
@@ -89,3 +97,21 @@ class Tasks(NamedTuple):
         return (
             on_processes(self.work, tasks, self.jobs) if self.jobs > 1 else here(self.work, tasks)
         )
+
+
+def _are_enough(
+    lines: dict[int, Line], numbers: Sequence[int], last: Callable[[Line], bool]
+) -> bool:
+    """Whether there is a last line, with all before it."""
+    end = min((number for number, line in lines.items() if last(line)), default=None)
+    return end is not None and all(number in lines for number in numbers if number < end)
+
+
+def _until(lines: dict[int, Line], last: Callable[[Line], bool] | None) -> list[Line]:
+    """Lines in the order of their numbers, up to the last one."""
+    found = list[Line]()
+    for number in sorted(lines):
+        found.append(lines[number])
+        if last is not None and last(lines[number]):
+            break
+    return found
