@@ -42,6 +42,9 @@ MAY_CHANGE = (
     *("evaluate_every", "evaluate_batches", "save_every", "keep", "log_every"),
 )
 
+#: The setting that a run may raise, so that it goes on behind its end.
+LONGER = "steps"
+
 
 class Last(NamedTuple):
     """The last whole checkpoint of a folder, as it was read.
@@ -156,7 +159,7 @@ def _refuse_other(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: str
             continue
         if isinstance(value, dict):
             _refuse_other(theirs[name], value, f"{place}.")
-        elif theirs[name] != value:
+        elif theirs[name] != value and not (place == LONGER and theirs[name] < value):
             raise ValueError(
                 f"{place}: {shown(theirs[name])}, but the run has {shown(value)}; a run goes on "
                 "with the settings that it began with"

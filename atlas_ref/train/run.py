@@ -90,14 +90,20 @@ def prepare(
     if resume:
         found = checkpoint.newest(folder, own, at_most=at_most)
         if found is not None:
+            if settings != settings_of(folder):  # it goes on behind its end
+                _put_settings(folder, settings)
             return own, found.moment
     moment = stages.begun(own, loop.start(own))
     if settings.text.tokenizer is not None:
         _put(folder / NAME, files.read_bytes(settings.text.tokenizer))
-    text = json.dumps(settings.model_dump(mode="json"), indent=2) + "\n"
-    _put(folder / SETTINGS, text.encode())
+    _put_settings(folder, settings)
     checkpoint.save(folder, own, moment)
     return own, moment
+
+
+def _put_settings(folder: Path, settings: Settings) -> None:
+    text = json.dumps(settings.model_dump(mode="json"), indent=2) + "\n"
+    _put(folder / SETTINGS, text.encode())
 
 
 def _refuse_run(folder: Path) -> None:
@@ -295,6 +301,14 @@ class _Log:
 
 def _encoded(line: Line) -> bytes:
     return json.dumps(line).encode() + b"\n"
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its last step, and has left its model (TRAIN-17)."""
+    if not os.path.exists(folder / MODEL):
+        return False
+    last = max((int(line["step"]) for line in lines(folder / LOG)), default=0)
+    return last >= settings_of(folder).steps
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -14,12 +15,15 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
+from atlas_ref.backend import compiled
 from atlas_ref.cli.train import flags, progress, train, weights
 from atlas_ref.models import checkpoint as models
 from atlas_ref.train import checkpoint, data, run
 from atlas_ref.train.vocabulary import Bytes
+from tape.nested import flatten
 from tests.support.training import FakeParquet, library
 
 pytestmark = pytest.mark.host("trains in folders")
@@ -68,6 +72,101 @@ def test_a_run_goes_on_and_is_drawn(cli, text, tmp_path):
         assert picture.read_bytes().startswith(start)
     told = cli("plot", out, out, "-o", tmp_path / "two.svg", "--unit", "nats", "--json").json
     assert [each["steps"] for each in told["runs"]] == [4, 4]
+
+
+@pytest.mark.clause("TRAIN-7", "TRAIN-13")
+def test_a_run_goes_on_behind_its_end(cli, text, tmp_path):
+    out, kept = tmp_path / "out", ("--save-every", 2, "--eval-every", 0, "--schedule", "constant")
+    words = (*TINY, "--data", text, "--held-out-share", 0.25, *kept)
+    assert cli("train", *words, "--out", out, "--steps", 3).code == 0
+    fewer = cli("train", "--out", out, "--resume", "--steps", 2)
+    assert fewer.err == "atlas-ref: steps: 2, but the run has 3, which --resume does not change\n"
+    ran = cli("train", "--out", out, "--resume", "--steps", 5, "--json")
+    assert (ran.code, ran.json["step"], ran.json["steps"]) == (0, 5, 5), ran.err
+    assert run.settings_of(out).steps == 5
+    assert [line["step"] for line in run.lines(out / run.LOG)] == [1, 2, 3, 4, 5]
+    # under a constant rate it is the run of five steps from the start
+    assert cli("train", *words, "--out", tmp_path / "whole", "--steps", 5).code == 0
+    ends = [
+        flatten(models.load(each / "model.safetensors")[1]) for each in (out, tmp_path / "whole")
+    ]
+    assert ends[0][1] == ends[1][1]
+    for x, y in zip(ends[0][0], ends[1][0], strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_a_run_without_a_terminal_says_its_first_step(cli, text, tmp_path):
+    few = ("--data", text, "--eval-every", 0, "--steps", 3, "--out", tmp_path / "out")
+    said = cli("train", *TINY, *few).err.splitlines()
+    steps = [line for line in said if line.startswith("step ")]
+    assert len(steps) == 1
+    assert re.fullmatch(
+        r"step 1 of 3: loss [\d.]+ nats, [\d.]+ bits/byte, after [\d.]+ s", steps[0]
+    )
+    assert compiled.wanted() == any("the first step compiles its loops" in line for line in said)
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_a_step_a_minute_is_said(capsys):
+    now = [0.0]
+    tell = progress._lines(9, lambda: now[0])
+    line = {"loss": 2.0, "bits_per_byte": 3.0, "tokens_per_second": 1234.0}
+    for step, seconds in enumerate((2, 30, 61, 63, 125), 1):
+        now[0] = seconds
+        tell({"step": step, **line})
+    tell({"step": 5, "held_out": {"loss": 1.0, "bits_per_byte": 1.5}})
+    assert capsys.readouterr().err.splitlines() == [
+        "step 1 of 9: loss 2.0000 nats, 3.0000 bits/byte, after 2.0 s",
+        "step 4 of 9: loss 2.000 3.000 bits/byte 1,234 tokens/s",
+        "step 5 of 9: loss 2.000 3.000 bits/byte 1,234 tokens/s",
+        "step 5 of 9: held out 1.0000 nats, 1.5000 bits/byte",
+    ]
+
+
+@pytest.mark.clause("TRAIN-17")
+def test_the_numbers_of_a_run_are_a_table(cli, text, tmp_path):
+    out, table = tmp_path / "out", tmp_path / "log.csv"
+    few = ("--data", text, "--held-out-share", 0.25, "--eval-every", 2, "--steps", 4)
+    assert cli("train", *TINY, *few, "--out", out).code == 0
+    assert cli("plot", out, "-o", table).err == f"wrote {table}\n"
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    lines = run.lines(out / run.LOG)
+    steps = [line for line in lines if "loss" in line]
+    held = {line["step"]: line["held_out"]["loss"] for line in lines if "held_out" in line}
+    assert [float(row["loss"]) for row in rows] == [line["loss"] for line in steps]
+    assert [row["held_out_loss"] for row in rows] == [
+        str(held.get(line["step"], "")) for line in steps
+    ]
+    assert {row["run"] for row in rows} == {"out"}
+    bad = cli("plot", out, "-o", tmp_path / "x.pdf")
+    assert (bad.code, bad.err.count("\n")) == (2, 1)
+    assert "a picture ends in .png, .svg, numbers in .csv" in bad.err
+
+
+@pytest.mark.clause("TRAIN-17")
+def test_a_watched_run_is_drawn_until_it_ends(cli, text, tmp_path, monkeypatch):
+    out, table = tmp_path / "out", tmp_path / "log.csv"
+    few = ("--data", text, "--eval-every", 0, "--out", out)
+    looks: list[int] = []
+
+    def sleep(seconds):
+        """What happens between two looks: the run begins, then ends."""
+        assert seconds == 0.5
+        looks.append(len(looks))
+        if looks == [0]:
+            assert not table.exists()
+            assert cli("train", *TINY, *few, "--steps", 2).code == 0
+            (out / "model.safetensors").rename(tmp_path / "later")  # as of a run that goes on
+        else:
+            assert table.read_text().count("\n") == 3
+            (tmp_path / "later").rename(out / "model.safetensors")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    watched = cli("plot", out, "-o", table, "--watch", "--every", 0.5)
+    assert (watched.code, looks) == (0, [0, 1])
+    assert watched.err.splitlines()[-1] == f"wrote {table}"
 
 
 @pytest.mark.clause("TRAIN-16", "TRAIN-7", "TRAIN-1")
@@ -198,7 +297,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused(cli, tmp_path):
     ran = cli("plot", tmp_path / "none", "-o", tmp_path / "a.png")
     assert (ran.code, "log.jsonl: a line has something else where a number" in ran.err) == (2, True)
     for words, message in (
-        (("-o", tmp_path / "a.gif"), "a picture ends in .png or .svg"),
+        (("-o", tmp_path / "a.gif"), "a picture ends in .png, .svg, numbers in .csv"),
         (("-o", tmp_path / "a.png", "--unit", "bit"), "did you mean bits"),
     ):
         ran = cli("plot", tmp_path, *words)

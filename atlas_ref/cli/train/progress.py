@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 Told = Callable[[Mapping[str, Any]], None]
+
+#: Seconds between two lines about steps where standard error is no terminal.
+PAUSE = 60.0
 
 
 def words(line: Mapping[str, Any], held: float | None) -> str:
@@ -20,23 +24,12 @@ def words(line: Mapping[str, Any], held: float | None) -> str:
 
 @contextmanager
 def bar(steps: int, first: int) -> Iterator[Told]:
-    """A function that takes lines of the log; where standard error is no terminal it shows
-    evaluations alone, a line each.
+    """A function that takes lines of the log; where standard error is no terminal it says the first
+    step, evaluations, and a step a minute, a line each.
     """
-    from atlas_ref.cli import output
-
     held: list[float] = []
     if not sys.stderr.isatty():
-
-        def tell(line: Mapping[str, Any]) -> None:
-            if "held_out" in line:
-                found = line["held_out"]
-                output.say(
-                    f"step {line['step']} of {steps}: held out {found['loss']:.4f} nats, "
-                    f"{found['bits_per_byte']:.4f} bits/byte"
-                )
-
-        yield tell
+        yield _lines(steps, time.monotonic)
         return
     from rich.console import Console
     from rich.progress import (
@@ -64,6 +57,34 @@ def bar(steps: int, first: int) -> Iterator[Told]:
             shown.update(own, completed=line["step"], description=text)
 
         yield show
+
+
+def _lines(steps: int, clock: Callable[[], float]) -> Told:
+    """A function that says lines of the log, those of steps no more often than there is news."""
+    from atlas_ref.cli import output
+
+    begun, said = clock(), list[float]()
+
+    def tell(line: Mapping[str, Any]) -> None:
+        now = clock()
+        about = f"step {line['step']} of {steps}"
+        if "held_out" in line:
+            found = line["held_out"]
+            output.say(
+                f"{about}: held out {found['loss']:.4f} nats, "
+                f"{found['bits_per_byte']:.4f} bits/byte"
+            )
+        elif not said:
+            said.append(now)
+            output.say(
+                f"{about}: loss {line['loss']:.4f} nats, {line['bits_per_byte']:.4f} bits/byte, "
+                f"after {now - begun:.1f} s"
+            )
+        elif now - said[-1] >= PAUSE:
+            said.append(now)
+            output.say(f"{about}: {words(line, None)}")
+
+    return tell
 
 
 def both(first: Told, second: Told) -> Told:

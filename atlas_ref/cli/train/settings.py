@@ -48,7 +48,8 @@ def settings(given: Mapping[str, Any], before: Any = None, base: Any = None) -> 
 
     Args:
         given: options by their parameters, without those that were left out.
-        before: settings of the run that goes on; an option may repeat them and not change them.
+        before: settings of the run that goes on; an option may repeat them and not change them, but
+            for more steps.
         base: settings of the run from which a new one begins; an option changes them (TRAIN-23).
 
     Raises:
@@ -64,12 +65,15 @@ def settings(given: Mapping[str, Any], before: Any = None, base: Any = None) -> 
         for name, value in given.items():
             *outer, last = PLACES[name]
             held = (old[outer[0]] if outer else old)[last]
+            if name == "steps" and value > held:
+                continue
             if json.loads(json.dumps(value)) != held:
                 raise ValueError(
                     f"{'.'.join(PLACES[name])}: {shown(value)}, but the run has {shown(held)}, "
                     "which --resume does not change"
                 )
-        return before
+        steps = max(before.steps, given.get("steps", 0))
+        return before if steps == before.steps else before.model_copy(update={"steps": steps})
     nested: dict[str, Any] = {} if base is None else base.model_dump(mode="json")
     nested.pop("learns", None)
     for name, value in given.items():

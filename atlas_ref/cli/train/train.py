@@ -92,7 +92,7 @@ def train(
     rows: Annotated[int | None, _one("--batch-size", text="Rows. 8.", min=1)] = None,
     tokens: Annotated[int | None, _one("--seq-len", text="Tokens of a row. 256.", min=1)] = None,
     accumulation: Annotated[int | None, _one("--gradient-accumulation-steps", text="Batches to a step. 1.", min=1)] = None,
-    steps: Annotated[int | None, _one("--steps", "--max-steps", text="Steps of the run. 1000.", min=1)] = None,
+    steps: Annotated[int | None, _one("--steps", "--max-steps", text="Steps of the run; more of them with --resume. 1000.", min=1)] = None,
     seed: Annotated[int | None, _one("--seed", text="Of parameters and rows. 0.", min=0)] = None,
     state: Annotated[str | None, _one("--state", text="fresh, or carried from batch to batch.")] = None,
     documents: Annotated[bool | None, _one("--documents/--no-documents", text="Memories start anew with documents.")] = None,
@@ -191,6 +191,7 @@ class _How(NamedTuple):
 
 
 def _run(out: Path, chosen: dict[str, Any], how: _How) -> int:
+    from atlas_ref.backend import compiled
     from atlas_ref.train import checkpoint, run, stages, workers
 
     if how.rollback is not None and not how.resume:
@@ -211,6 +212,8 @@ def _run(out: Path, chosen: dict[str, Any], how: _How) -> int:
                 f"{own.data.about}; {_size(moment)} parameters, from step {moment.step}"
                 f"{_shared(settings.accumulation, elsewhere)}"
             )
+            if moment.step < settings.steps and compiled.wanted():
+                output.say("the first step compiles its loops, which can take half a minute")
             with (
                 progress.stopping() as stopped,
                 progress.bar(settings.steps, moment.step) as shown,

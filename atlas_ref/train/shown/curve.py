@@ -5,6 +5,7 @@ Specified in specs/train.md (TRAIN-17).
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import warnings
@@ -19,8 +20,12 @@ from atlas_ref.train import run
 #: Unit of a picture -> key of a line of the log, and words of its axis.
 UNITS = {"bits": ("bits_per_byte", "bits per byte"), "nats": ("loss", "nats per token")}
 
-#: Endings of pictures.
-KINDS = (".png", ".svg")
+#: Endings of pictures, and of a table of the numbers.
+KINDS = (".png", ".svg", ".csv")
+
+#: Columns of that table beside the name of a run: of a step, and of an evaluation after it.
+COLUMNS = ("step", "tokens", "loss", "bits_per_byte", "norm", "rate", "tokens_per_second")
+HELD_OUT = ("loss", "bits_per_byte")
 
 
 class Curve(NamedTuple):
@@ -29,6 +34,7 @@ class Curve(NamedTuple):
     Attributes:
         tokens, values: of steps, by unit.
         held_tokens, held_values: of evaluations.
+        rows: of the table of numbers, by column.
     """
 
     name: str
@@ -36,6 +42,7 @@ class Curve(NamedTuple):
     values: dict[str, list[float]]
     held_tokens: list[int]
     held_values: dict[str, list[float]]
+    rows: list[dict[str, Any]]
 
 
 def curve(folder: Path) -> Curve:
@@ -61,6 +68,7 @@ def curve(folder: Path) -> Curve:
                 unit: [float(each["held_out"][key]) for each in held]
                 for unit, (key, _) in UNITS.items()
             },
+            _rows(steps, {int(line["step"]): line["held_out"] for line in held}),
         )
     except KeyError as error:
         raise ValueError(f"{path}: a line has no {error}") from None
@@ -70,22 +78,57 @@ def curve(folder: Path) -> Curve:
         raise ValueError(f"{path}: {error}") from None
 
 
+def has_steps(folder: Path) -> bool:
+    """Whether a run has a log with a step in it."""
+    return any("loss" in line for line in run.lines(folder / run.LOG))
+
+
+def check(path: Path, unit: str) -> None:
+    """Refuse another unit, or a name that ends in nothing that is drawn.
+
+    Raises:
+        ValueError: names it, and those that there are.
+    """
+    if unit not in UNITS:
+        raise ValueError(messages.no_such("unit", unit, UNITS))
+    if path.suffix not in KINDS:
+        raise ValueError(f"{path}: a picture ends in {', '.join(KINDS[:-1])}, numbers in .csv")
+
+
 def draw(path: Path, curves: Sequence[Curve], unit: str) -> None:
-    """Write a picture of curves (TRAIN-17).
+    """Write a picture of curves, or their numbers (TRAIN-17).
 
     Raises:
         ValueError: another unit or ending, a place that cannot be written, or the extra that is
             missing.
     """
-    if unit not in UNITS:
-        raise ValueError(messages.no_such("unit", unit, UNITS))
-    if path.suffix not in KINDS:
-        raise ValueError(f"{path}: a picture ends in {' or '.join(KINDS)}")
-    data = _picture(curves, unit, path.suffix.removeprefix("."))
+    check(path, unit)
+    kind = path.suffix.removeprefix(".")
+    data = _table(curves) if kind == "csv" else _picture(curves, unit, kind)
     try:
         files.write_bytes(path, data)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _rows(steps: list[dict[str, Any]], held: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps with the evaluation that came after each; what a line does not have stays empty."""
+    return [
+        {name: line.get(name) for name in COLUMNS}
+        | {f"held_out_{name}": held.get(int(line["step"]), {}).get(name) for name in HELD_OUT}
+        for line in steps
+    ]
+
+
+def _table(curves: Sequence[Curve]) -> bytes:
+    """Numbers of all runs below one another, a line for each step, as CSV."""
+    room = io.StringIO()
+    names = ("run", *COLUMNS, *(f"held_out_{name}" for name in HELD_OUT))
+    table = csv.DictWriter(room, names, lineterminator="\n")
+    table.writeheader()
+    for each in curves:
+        table.writerows({"run": each.name, **row} for row in each.rows)
+    return room.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _picture(curves: Sequence[Curve], unit: str, kind: str) -> bytes:
