@@ -220,7 +220,7 @@ def test_a_folder_with_a_run_and_text_that_changed_are_refused(asked, tmp_path):
     ("changes", "message"),
     [
         ({"seed": 5}, "seed: 0, but the run has 5"),
-        ({"steps": 12}, "steps: 6, but the run has 12"),
+        ({"steps": 5}, "steps: 6, but the run has 5"),
         (
             {"optimiser": Optimiser(rate=0.5, warmup=2)},
             r"optimiser\.rate: 0\.01, but the run has 0",
