@@ -70,7 +70,7 @@ OF_TNT = ("tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params", "tnt
 BARE = ("paper-literal",)
 
 #: Settings that one kind of model has and the other has not.
-OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive")
+OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive", "memory_mlp")
 OF_BLOCKS = (
     *("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel"),
     *OF_TNT,
@@ -168,6 +168,7 @@ def _atlas_mag(s: Model, vocabulary: int) -> language_model.Config:
         n_heads=s.heads,
         memory_expansion=s.expansion,
         disable_memory=not s.memory,
+        memory_mlp=s.memory_mlp,
         attn_window_size=s.window,
         training=True,
         **{name: value for name, value in given.items() if value is not None},

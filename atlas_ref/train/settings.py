@@ -42,6 +42,7 @@ class Model(Frozen):
         expansion: hidden numbers of a feed-forward are 2/3 of it times dim.
         memory: False for blocks without memory.
         ns_steps, ttl_step, ttl_adaptive: of Atlas-MAG's writes; None for the preset's own.
+        memory_mlp: of Atlas-MAG: gelu, two matrices, or geglu, three.
         tnt_global_span: of the global memory of a TNT; None for none.
         tnt_local_spans: of each local memory; without it and without a global memory no TNT.
         tnt_shards: tokens between two resets of each local memory, or of all.
@@ -71,6 +72,7 @@ class Model(Frozen):
     ns_steps: Size | None = None
     ttl_step: Number | None = None
     ttl_adaptive: bool | None = None
+    memory_mlp: Literal["gelu", "geglu"] = "gelu"
     tnt_global_span: Size | None = None
     tnt_local_spans: tuple[Size, ...] = ()
     tnt_shards: tuple[Size, ...] = ()

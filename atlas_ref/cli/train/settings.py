@@ -14,7 +14,7 @@ PLACES: dict[str, tuple[str, ...]] = {
             *("persistent", "segment", "kernel", "omega_window", "omega_gate", "poly_mode"),
             *("poly_degree", "poly_rank", "expansion", "memory", "ns_steps", "ttl_step"),
             *("ttl_adaptive", "tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params"),
-            *("tnt_preset", "periods"),
+            *("tnt_preset", "periods", "memory_mlp"),
         )
     },
     **{
@@ -41,6 +41,65 @@ PLACES: dict[str, tuple[str, ...]] = {
         )
     },
 }
+
+#: Defaults of public training scripts, by their names (TRAIN-16); what they leave to ours is not here.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "atlas-mag": {
+        **{"model": "atlas-mag", "dim": 768, "layers": 12, "heads": 12, "window": 512},
+        **{"poly_degree": 2, "poly_rank": 512, "ns_steps": 10, "ttl_step": 0.01},
+        **{"ttl_adaptive": True, "rows": 8, "tokens": 2048, "accumulation": 1},
+        **{"rate": 3e-4, "decay": 0.1, "clip": 1.0, "schedule": "cosine"},
+        **{"save_every": 500, "log_every": 10},
+    },
+    "atlas-rnn": {
+        **{"dim": 256, "layers": 4, "heads": 4, "d_head": 64, "window": 64},
+        **{"rows": 16, "tokens": 256, "rate": 1e-3, "decay": 0.01, "clip": 1.0},
+        **{"limit": 95_000_000, "share": 0.05},
+    },
+}
+
+#: Least steps of warm-up under the defaults of Atlas-MAG's script, which takes a hundredth above them.
+WARM = 100
+
+
+def defaults(name: str | None, steps: int | None) -> dict[str, Any]:
+    """Settings of a public script, which options stand before.
+
+    Raises:
+        ValueError: no such script.
+    """
+    from atlas_ref.messages import no_such
+    from atlas_ref.train.settings import Settings
+
+    if name is None:
+        return {}
+    if name not in DEFAULTS:
+        raise ValueError(no_such("script", name, DEFAULTS))
+    if name != "atlas-mag":
+        return dict(DEFAULTS[name])
+    whole = Settings.model_fields["steps"].default if steps is None else steps
+    return DEFAULTS[name] | {"warmup": min(max(WARM, whole // 100), whole - 1)}
+
+
+def configuration(name: str | None) -> dict[str, Any]:
+    """Sizes of a model that the text of Atlas-MAG counts, small or base (MODEL-14).
+
+    Raises:
+        ValueError: no such model.
+    """
+    from atlas_ref.messages import no_such
+    from atlas_ref.models.atlas_mag.settings import CONFIGURATIONS
+
+    if name is None:
+        return {}
+    if name not in CONFIGURATIONS:
+        raise ValueError(no_such("configuration", name, CONFIGURATIONS))
+    own = CONFIGURATIONS[name]
+    return {
+        **{"model": "atlas-mag", "dim": own.dim, "layers": own.n_layers, "heads": own.n_heads},
+        **{"window": own.attn_window_size, "memory_mlp": own.memory_mlp},
+        **{"poly_degree": own.poly_degree, "poly_rank": own.poly_rank},
+    }
 
 
 def settings(given: Mapping[str, Any], before: Any = None, base: Any = None) -> Any:

@@ -41,6 +41,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run of --out.")] = False,
     rollback: Annotated[int | None, _one("--rollback", text="With --resume: go back to this step; later checkpoints go.", min=0)] = None,
     model: Annotated[str | None, _one("--model", text="mag, mal, mac, lmm, omega, atlas-mag; titans, omeganet. mag.")] = None,
+    config: Annotated[str | None, _one("--config", text="atlas-mag: small or base, the sizes that its text counts.")] = None,
+    defaults: Annotated[str | None, _one("--defaults", text="Of the public script atlas-mag or atlas-rnn, in place of ours.")] = None,
     arch: Annotated[str | None, _one("--arch", text="mag, mal, mac or lmm, beside --model titans or omeganet.")] = None,
     rule: Annotated[str | None, _one("--rule", text="titans_lmm, omega, delta or hebbian.", autocompletion=options.rules)] = None,
     preset: Annotated[str | None, _one("--preset", text="unit, causal, atlas-rnn or titans; of atlas-mag: atlas-mag or causal.")] = None,
@@ -62,6 +64,7 @@ def train(
     ns_steps: Annotated[int | None, _one("--ns-iterations", text="atlas-mag: steps of Newton-Schulz.", min=1)] = None,
     ttl_step: Annotated[float | None, _one("--ttl-eta", text="atlas-mag: step size of writes.", min=0)] = None,
     ttl_adaptive: Annotated[bool | None, _one("--ttl-adaptive-eta/--no-ttl-adaptive-eta", text="atlas-mag: steps over 1 + |g|.")] = None,
+    memory_mlp: Annotated[str | None, _one("--memory-mlp", text="atlas-mag: gelu, two matrices, or geglu, three. gelu.")] = None,
     tnt_global_span: Annotated[int | None, _one("--tnt-global-span", text="TNT: tokens of a chunk of the global memory.", min=1)] = None,
     tnt_local_spans: Annotated[str | None, _one("--tnt-local-spans", text="TNT: of each local memory, with commas.")] = None,
     tnt_shards: Annotated[str | None, _one("--tnt-shards", text="TNT: tokens between resets of each, or of all.")] = None,
@@ -166,7 +169,8 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = _sizes(f"--{name.replace('_', '-')}", given[name])
     if given["weights"] is not None:
         found["weights"] = weights_of_sources.parsed(given["weights"])
-    return found
+    stated = of_options.defaults(given.get("defaults"), given["steps"])
+    return {**stated, **of_options.configuration(given.get("config")), **found}
 
 
 def _sizes(option: str, text: str) -> list[int]:
