@@ -70,7 +70,10 @@ OF_TNT = ("tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params", "tnt
 BARE = ("paper-literal",)
 
 #: Settings that one kind of model has and the other has not.
-OF_ATLAS_MAG = ("poly_rank", "ns_steps", "ttl_step", "ttl_adaptive", "memory_mlp")
+OF_ATLAS_MAG = (
+    *("poly_rank", "ns_steps", "ttl", "ttl_step", "ttl_adaptive", "ttl_momentum", "ttl_retain"),
+    *("context_window", "memory_mlp"),
+)
 OF_BLOCKS = (
     *("rule", "d_head", "omega_window", "omega_gate", "persistent", "segment", "kernel"),
     *OF_TNT,
@@ -160,6 +163,9 @@ def _atlas_mag(s: Model, vocabulary: int) -> language_model.Config:
         "ttl_ns_iters": s.ns_steps,
         "ttl_eta": s.ttl_step,
         "ttl_adaptive_eta": s.ttl_adaptive,
+        "ttl_theta": s.ttl_momentum,
+        "ttl_alpha": s.ttl_retain,
+        "omega_context_window": s.context_window,
     }
     own = atlas_mag.Settings(
         vocab_size=vocabulary,
@@ -169,6 +175,7 @@ def _atlas_mag(s: Model, vocabulary: int) -> language_model.Config:
         memory_expansion=s.expansion,
         disable_memory=not s.memory,
         memory_mlp=s.memory_mlp,
+        ttl_enabled=s.ttl,
         attn_window_size=s.window,
         training=True,
         **{name: value for name, value in given.items() if value is not None},

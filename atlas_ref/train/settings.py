@@ -42,6 +42,9 @@ class Model(Frozen):
         expansion: hidden numbers of a feed-forward are 2/3 of it times dim.
         memory: False for blocks without memory.
         ns_steps, ttl_step, ttl_adaptive: of Atlas-MAG's writes; None for the preset's own.
+        ttl, ttl_momentum, ttl_retain: whether Atlas-MAG's memories learn, and the momentum and the share
+            of the memory that is kept; None for the public ones.
+        context_window: tokens that Atlas-MAG's loss and projection look at; None for the public 256.
         memory_mlp: of Atlas-MAG: gelu, two matrices, or geglu, three.
         tnt_global_span: of the global memory of a TNT; None for none.
         tnt_local_spans: of each local memory; without it and without a global memory no TNT.
@@ -72,6 +75,10 @@ class Model(Frozen):
     ns_steps: Size | None = None
     ttl_step: Number | None = None
     ttl_adaptive: bool | None = None
+    ttl: bool = True
+    ttl_momentum: Share | None = None
+    ttl_retain: Annotated[float, Field(ge=0, le=1)] | None = None
+    context_window: Size | None = None
     memory_mlp: Literal["gelu", "geglu"] = "gelu"
     tnt_global_span: Size | None = None
     tnt_local_spans: tuple[Size, ...] = ()

@@ -80,3 +80,36 @@ def test_bad_names_are_one_line(words, message, cli, text, tmp_path):
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert re.search(message, ran.err), ran.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.clause("TRAIN-16")
+def test_how_memories_learn_are_options(cli, text, tmp_path):
+    """Of a public configuration, TTL_ENABLED, TTL_THETA, TTL_ALPHA and the window."""
+    words = ("--model", "atlas-mag", *SMALL, "--data", text, "--out")
+    learning = ("--ttl-theta", 0.5, "--ttl-alpha", 0.9, "--omega-context-window", 3)
+    assert cli("train", *words, tmp_path / "on", *learning).code == 0
+    own = run.settings_of(tmp_path / "on").model
+    memory = models.model(own, 256).blocks[0].memory
+    assert (memory.rates.momentum, memory.rates.retain) == (0.5, 0.9)
+    assert memory.level.config.window == 3
+    assert cli("train", *words, tmp_path / "off", "--no-ttl").code == 0
+    off = models.model(run.settings_of(tmp_path / "off").model, 256).blocks[0].memory
+    assert (off.level.config.phase, memory.level.config.phase != "off") == ("off", True)
+
+
+@pytest.mark.clause("TRAIN-16", "EVAL-6", "EVAL-8")
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--checkpoint-dir", "the folder, or a checkpoint in it, is the argument MODEL"),
+        ("--checkpoint", "the file, or its folder, is the argument MODEL"),
+        ("--device", "--backend cupy computes on a GPU"),
+    ],
+)
+def test_public_flags_of_other_commands_are_refused_by_name(command, flag, message, cli):
+    ran = cli(command, flag, "x")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"atlas-ref: {flag}: a flag of a public script that has no meaning here: {message}\n"
+    )

@@ -13,7 +13,7 @@ import typer
 
 from atlas_ref.cli import options, output
 from atlas_ref.cli.models.files import bad_input
-from atlas_ref.cli.train import progress
+from atlas_ref.cli.train import flags, progress
 
 if TYPE_CHECKING:
     from atlas_ref.train.use.measure import Found, Loss, Settings
@@ -80,6 +80,9 @@ def evaluate(
         bool, typer.Option("--once", help="Of --watch: end where no checkpoint is left.")
     ] = False,
     poll: Annotated[float, typer.Option(min=0, help="Of --watch: seconds between looks.")] = 30.0,
+    folder: Annotated[str | None, flags.one("--checkpoint-dir")] = None,
+    file: Annotated[str | None, flags.one("--checkpoint")] = None,
+    device: Annotated[str | None, flags.one("--device")] = None,
     backend: options.Backend = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on standard output.")

@@ -21,13 +21,38 @@ REFUSED: dict[str, str] = {
     "--log-file": "the log is log.jsonl in --out",
 }
 
+#: Such flags of evaluate and generate.
+OF_MODELS: dict[str, str] = {
+    "--device": REFUSED["--device"],
+    "--checkpoint-dir": "the folder, or a checkpoint in it, is the argument MODEL",
+    "--checkpoint": "the file, or its folder, is the argument MODEL",
+}
+
+
+def one(flag: str) -> Any:
+    """The hidden option of a public flag, whose value is refused with why."""
+    import typer
+
+    def refuse(value: str | None) -> None:
+        from atlas_ref.cli.models.files import bad_input
+
+        if value is not None:
+            with bad_input():
+                raise ValueError(_words(flag, OF_MODELS[flag]))
+
+    return typer.Option(flag, hidden=True, callback=refuse)
+
 
 def refused(given: dict[str, Any]) -> str | None:
     """The message about the first flag that has no meaning here; None where there is none."""
     for flag, why in REFUSED.items():
         if given.get(flag) is not None:
-            return f"{flag}: a flag of a public script that has no meaning here: {why}"
+            return _words(flag, why)
     return None
+
+
+def _words(flag: str, why: str) -> str:
+    return f"{flag}: a flag of a public script that has no meaning here: {why}"
 
 
 def kind_and_rule(

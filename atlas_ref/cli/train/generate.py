@@ -13,6 +13,7 @@ import typer
 
 from atlas_ref.cli import options, output
 from atlas_ref.cli.models.files import bad_input
+from atlas_ref.cli.train import flags
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +58,9 @@ def generate(
         typer.Option(metavar="FILE", help="Of the library tokenizers; else the run's, or bytes."),
     ] = None,
     echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before the text.")] = False,
+    folder: Annotated[str | None, flags.one("--checkpoint-dir")] = None,
+    file: Annotated[str | None, flags.one("--checkpoint")] = None,
+    device: Annotated[str | None, flags.one("--device")] = None,
     backend: options.Backend = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on standard output.")

@@ -14,7 +14,8 @@ PLACES: dict[str, tuple[str, ...]] = {
             *("persistent", "segment", "kernel", "omega_window", "omega_gate", "poly_mode"),
             *("poly_degree", "poly_rank", "expansion", "memory", "ns_steps", "ttl_step"),
             *("ttl_adaptive", "tnt_global_span", "tnt_local_spans", "tnt_shards", "tnt_params"),
-            *("tnt_preset", "periods", "memory_mlp"),
+            *("tnt_preset", "periods", "memory_mlp", "ttl", "ttl_momentum", "ttl_retain"),
+            "context_window",
         )
     },
     **{

@@ -64,6 +64,10 @@ def train(
     ns_steps: Annotated[int | None, _one("--ns-iterations", text="atlas-mag: steps of Newton-Schulz.", min=1)] = None,
     ttl_step: Annotated[float | None, _one("--ttl-eta", text="atlas-mag: step size of writes.", min=0)] = None,
     ttl_adaptive: Annotated[bool | None, _one("--ttl-adaptive-eta/--no-ttl-adaptive-eta", text="atlas-mag: steps over 1 + |g|.")] = None,
+    no_ttl: Annotated[bool, _one("--no-ttl", text="atlas-mag: memories that do not learn from text.")] = False,
+    ttl_momentum: Annotated[float | None, _one("--ttl-theta", text="atlas-mag: momentum of writes. 0.9.", min=0)] = None,
+    ttl_retain: Annotated[float | None, _one("--ttl-alpha", text="atlas-mag: share of a memory that a write keeps. 0.999.", min=0)] = None,
+    context_window: Annotated[int | None, _one("--omega-context-window", text="atlas-mag: tokens that writes look at. 256.", min=1)] = None,
     memory_mlp: Annotated[str | None, _one("--memory-mlp", text="atlas-mag: gelu, two matrices, or geglu, three. gelu.")] = None,
     tnt_global_span: Annotated[int | None, _one("--tnt-global-span", text="TNT: tokens of a chunk of the global memory.", min=1)] = None,
     tnt_local_spans: Annotated[str | None, _one("--tnt-local-spans", text="TNT: of each local memory, with commas.")] = None,
@@ -154,6 +158,8 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if value is not None}
     if given["no_memory"]:
         found["memory"] = False
+    if given.get("no_ttl"):
+        found["ttl"] = False
     for name, source in (
         ("paths", "data"),
         ("only", "only"),
