@@ -24,7 +24,7 @@ Readings = Callable[[Any], Iterable[Reading]]
 Results = dict[str, Array]
 
 
-def unchecked(inputs: Inputs, settings: Any) -> None:
+def refuse_nothing(inputs: Inputs, settings: Any) -> None:
     """Refuse nothing beside what shapes and ranges say."""
 
 
@@ -62,11 +62,11 @@ class Setting(NamedTuple):
         """Its value in some settings."""
         return getattr(settings, self.name) if self.get is None else self.get(settings)
 
-    def tried(self, context: Context) -> Iterable[Any]:
+    def candidates(self, context: Context) -> Iterable[Any]:
         """The values that a search tries in a case, its own among them or not."""
         return self.values(context) if callable(self.values) else self.values
 
-    def replaced(self, settings: Any, value: Any) -> Any:
+    def change(self, settings: Any, value: Any) -> Any:
         """Settings with another value of it."""
         if self.put is None:
             return settings.replaced(**{self.name: value})
@@ -140,7 +140,7 @@ class Program(NamedTuple):
     further: Readings = lambda context: ()
     presets: Callable[[Any], Mapping[str, list[Reading]]] = lambda context: {}
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
-    check: Callable[[Inputs, Any], None] = unchecked
+    check: Callable[[Inputs, Any], None] = refuse_nothing
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
     formulas: Callable[[Hook], Context] | None = None

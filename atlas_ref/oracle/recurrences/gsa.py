@@ -10,7 +10,7 @@ import numpy as np
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import ones, silenced
+from atlas_ref.oracle.program.changes import ones, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs
 from atlas_ref.oracle.program.hook import Hook, by, same, within
 from atlas_ref.oracle.program.mistakes import has, is_scaled, of_before, scale_twice, square
@@ -190,7 +190,7 @@ MISTAKES = (
         "gate when silent",
         "silent tokens decayed",
         has("active"),
-        inputs=silenced("in/s"),
+        inputs=zero_silent_tokens("in/s"),
     ),
     Reading("no softmax", "reads had no softmax", ops={"powers": by(same), "weights": by(same)}),
     Reading(

@@ -10,7 +10,7 @@ import numpy as np
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import ones, silenced
+from atlas_ref.oracle.program.changes import ones, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs
 from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.mistakes import has, of_before
@@ -94,7 +94,7 @@ MISTAKES = (
         "gate when silent",
         "silent tokens decayed",
         has("active"),
-        inputs=silenced("in/x"),
+        inputs=zero_silent_tokens("in/x"),
     ),
     Reading(
         "read before",

@@ -130,8 +130,8 @@ def _outputs(
 def clause(header: Any, name: str) -> str:
     """The clause about a result."""
     if name.startswith("grad/"):
-        return GRADIENTS[parameters.parsed(header).outer_gradient]
-    if name.startswith("out/state/momentum") and parameters.parsed(header).deep_momentum:
+        return GRADIENTS[parameters.parse(header).outer_gradient]
+    if name.startswith("out/state/momentum") and parameters.parse(header).deep_momentum:
         return "DEEP-37"
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
@@ -152,7 +152,7 @@ SUBJECT = Subject(
     has_newton_schulz=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=tensors.checked,
+    checked=tensors.check_inputs,
     clause=clause,
     void=_void,
     numbers=tensors.numbers,

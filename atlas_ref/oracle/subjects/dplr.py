@@ -21,7 +21,7 @@ from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import overflow
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive import ops as traces
-from atlas_ref.oracle.program.derive.readings import searched
+from atlas_ref.oracle.program.derive.readings import search
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
@@ -295,9 +295,9 @@ SUBJECT = Subject(
     drawn=("gate", "log"),
     check_form=_check_form,
     search=READINGS,
-    searched=searched(program.program_and_parameters, "dplr", overflow.words),
+    searched=search(program.program_and_parameters, "dplr", overflow.words),
     tried_forms=tuple(forms.FORMS),
-    traced=traces.traced(program.program_and_parameters, lambda case: "in/q"),
+    traced=traces.trace(program.program_and_parameters, lambda case: "in/q"),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

@@ -9,8 +9,8 @@ import numpy as np
 
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
-from atlas_ref.oracle.program.derive.ops import placed
-from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.program.derive.ops import places_of_ops
+from atlas_ref.oracle.program.derive.readings import context_of_case
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
@@ -18,7 +18,7 @@ from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
 from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
-from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, computed
+from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, ops_of_memory
 from atlas_ref.rules import FAMILY
 
 if TYPE_CHECKING:
@@ -68,24 +68,24 @@ def _with_memories(names: tuple[str, ...]) -> Program:
     return PROGRAM._replace(settings=axes.settings(names), listing=(*listing, "y"))
 
 
-def stated(case: Case) -> tuple[Program, Settings]:
+def program_and_settings(case: Case) -> tuple[Program, Settings]:
     """The program of a case, and its parameters, of which replay and search are made."""
     settings = settings_of(case)
     return _with_memories(tuple(m.name for m in settings.memories)), settings
 
 
 #: Results of a case under some readings (TNTCASE-5, TOL-3).
-run = of_program.of_cases(stated)
+run = of_program.of_cases(program_and_settings)
 
 
-_places = placed(stated)
+_places = places_of_ops(program_and_settings)
 
 
 def _deciding(context: TntContext) -> tuple[Any, ...]:
     """What decides which ops are computed, and at which tokens."""
     s, x = context.settings, context.inputs
     masks = [None if name not in x else np.asarray(x[name]).tolist() for name in MASKS]
-    return s.memories, s.origin, s.counts_on, [computed(s, m) for m in s.memories], masks
+    return s.memories, s.origin, s.counts_on, [ops_of_memory(s, m) for m in s.memories], masks
 
 
 def keeps(case: Case, each: Reading) -> bool:
@@ -95,6 +95,8 @@ def keeps(case: Case, each: Reading) -> bool:
     """
     whole = {name: value for name, value in each.settings.items() if not name.endswith(".tail")}
     other = each._replace(settings=whole)
-    if _deciding(seen(stated, case)) == _deciding(seen(stated, case, [other])):
+    if _deciding(context_of_case(program_and_settings, case)) == _deciding(
+        context_of_case(program_and_settings, case, [other])
+    ):
         return True
     return _places(case) == _places(case, [other])

@@ -30,7 +30,7 @@ def has_momentum(m: Memory, own: Mapping[str, Any], rule: str) -> bool:
     return FAMILY[rule].has_momentum and ("momentum" in own or m.base == "previous")
 
 
-def joined(rows: list[Array]) -> Array:
+def join_rows(rows: list[Array]) -> Array:
     """Rows of tokens one behind the other."""
     return rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2)
 
@@ -45,6 +45,6 @@ def cut(name: str, x: Array, first: int, last: int) -> Array:
     return x[(..., slice(first, last), *[slice(None)] * (-_axis(name) - 1))]
 
 
-def picked(name: str, x: Array, rows: Any) -> Array:
+def pick_rows(name: str, x: Array, rows: Any) -> Array:
     """Some tokens of a tensor, one of them more than once perhaps."""
     return ops.index(x, (..., rows, *[slice(None)] * (-_axis(name) - 1)))

@@ -58,7 +58,7 @@ def _drops(context: DplrContext) -> Iterator[Reading]:
         if f"in/{name}" in context.inputs and not (
             name == "beta" and context.settings.beta_formula
         ):
-            change = changes.changed(f"in/{name}", ops.stop_gradient)
+            change = changes.change_tensor(f"in/{name}", ops.stop_gradient)
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)
     if "in/M_bar" in context.inputs:

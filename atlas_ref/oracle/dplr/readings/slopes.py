@@ -56,7 +56,7 @@ def _constant_reading(part: str, words: str) -> Reading:
 
 def _slope(words: str, name: str, change: changes.Turn) -> Reading:
     return Reading(
-        words, words, grad=True, inputs=changes.changed(name, partial(with_slope, change))
+        words, words, grad=True, inputs=changes.change_tensor(name, partial(with_slope, change))
     )
 
 

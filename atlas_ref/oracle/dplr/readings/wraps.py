@@ -169,7 +169,7 @@ VALUES: dict[str, Ops] = {
     "read decayed": {"y": lambda op, M, *rest: _read(op, _decay(op, op.before["M"]), *rest)},
     "read of first step": {
         "y": lambda op, M, *rest: op(
-            op.values[op.context.named("M", 0)], *rest
+            op.values[op.context.trace_name("M", 0)], *rest
         )
     },
     "scale of keys": {
