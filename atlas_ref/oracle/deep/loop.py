@@ -6,11 +6,11 @@ which records it, or puts what somebody recorded in its place. Written from spec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.deep import functions, retentions, steps
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function
@@ -63,19 +63,19 @@ class _Loop:
         if self.thresholds is not None:
             number = s.bias.threshold
             self.thresholds = self._with_history("thresholds", self.thresholds, -1, number)
-        memory = _with_prefix(inputs, "in/memory/")
+        memory = under(inputs, "in/memory/")
         own = {name: x for name, x in memory.items() if not name.startswith(PREFIX)}
         self.slow = {name: x for name, x in own.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
         before, reference = (
-            _with_prefix(inputs, f"in/state/{each}/") for each in ("weights", "reference")
+            under(inputs, f"in/state/{each}/") for each in ("weights", "reference")
         )
         self.W = {name: before.get(name, x) for name, x in self.first.items()}
         self.document = self.W
         self.network = {
             name: self._of_rows(memory[PREFIX + name], rank(name)) for name in s.network
         }
-        self.S: dict[str, Any] = _with_prefix(inputs, "in/state/momentum/") or self.network
+        self.S: dict[str, Any] = under(inputs, "in/state/momentum/") or self.network
         self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
@@ -226,21 +226,14 @@ class _Loop:
         return out | {"state/position": np.asarray(self.plan.position, np.int64)}
 
 
-def _with_prefix(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in inputs.items()
-        if name.startswith(prefix)
-    }
-
-
 def _straight(source: Array, value: Array) -> Array:
     if source is value:
         return value
-    return _passed(ops.broadcast_to(source, value.shape), ops.stop_gradient(value))
+    return pass_through(ops.broadcast_to(source, value.shape), ops.stop_gradient(value))
 
 
-_passed = opaque(
+#: A value, whose cotangent goes to its source as it is: (source, value) -> value.
+pass_through = opaque(
     lambda source, value: source + ops.stop_gradient(value - source),
     lambda source, value: (value, None),
     lambda kept, g: (g, None),

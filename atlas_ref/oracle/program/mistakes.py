@@ -59,7 +59,7 @@ def square(state: str) -> Callable[[Context], bool]:
     return lambda context: context.shapes[state][-1] == context.shapes[state][-2] > 1
 
 
-def both(*conditions: Callable[[Context], bool]) -> Callable[[Context], bool]:
+def both(*conditions: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Whether all of these hold."""
     return lambda context: all(each(context) for each in conditions)
 

@@ -97,7 +97,8 @@ class Program(NamedTuple):
         sparse: whether an op has the tokens alone that compute it, where others do not too.
         follows: whether arguments of ops may be computed of values that have names, without one of their
             own: these are then found as a derivative is.
-        few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
+        tokens_of_ops: (inputs) -> those of some tokens, which compute all ops between them; None where
+            that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
             mistakes of a case.
         others: (context) -> readings of settings that depend on one another, beside `settings`.
@@ -134,7 +135,7 @@ class Program(NamedTuple):
     behind: tuple[str, ...] = ()
     sparse: bool = False
     follows: bool = False
-    few: Callable[[Inputs], Inputs] | None = None
+    tokens_of_ops: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()
     others: Readings = lambda context: ()
     further: Readings = lambda context: ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.cases.values import key_heads
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.program.changes import change_tensor, early, late, ones, without
@@ -22,7 +22,6 @@ from atlas_ref.oracle.recurrences.member import (
     STATE_LAYOUT,
     Member,
     in_layout,
-    masks,
 )
 from atlas_ref.rules.recurrences import log_linear
 from atlas_ref.types import Array

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import change_tensor, ones, zero_silent_tokens
@@ -16,7 +16,7 @@ from atlas_ref.oracle.program.hook import Hook, by, within
 from atlas_ref.oracle.program.mistakes import has, of_before, scale_query
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout, masks
+from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout
 from atlas_ref.rules.recurrences import mesa
 from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program import mistakes
@@ -21,7 +21,7 @@ from atlas_ref.oracle.program.hook import Hook, by, same
 from atlas_ref.oracle.program.mistakes import both, has, of_before, several
 from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout, masks
+from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout
 from atlas_ref.rules.recurrences import short_conv
 from atlas_ref.types import Array
 from tape import ops

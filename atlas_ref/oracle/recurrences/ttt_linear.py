@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program.changes import change_tensor, ones
@@ -25,7 +25,6 @@ from atlas_ref.oracle.recurrences.member import (
     STATE_LAYOUT,
     Member,
     in_layout,
-    masks,
 )
 from atlas_ref.rules.recurrences import ttt_linear
 from atlas_ref.rules.recurrences.checks import of_last_axes

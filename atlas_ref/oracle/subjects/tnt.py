@@ -18,6 +18,7 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import run as of_program
@@ -131,12 +132,8 @@ def _resume(
 
 def _of_state(inputs: Mapping[str, Array], m: Memory) -> dict[str, Array]:
     """The tensors of a memory's rule in a state that was left."""
-    prefix = f"in/state/{m.name}/"
-    return {
-        name.removeprefix(prefix): x
-        for name, x in inputs.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) not in projection.Held._fields
-    }
+    before = under(inputs, f"in/state/{m.name}/")
+    return {name: x for name, x in before.items() if name not in projection.Held._fields}
 
 
 def _last_state(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[str, Array]:

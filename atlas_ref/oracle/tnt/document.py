@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.program.hook import Hook, same
@@ -125,10 +126,8 @@ class Document:
     # -- states ------------------------------------------------------------------------------------
 
     def _resume(self) -> State:
-        prefix = f"in/state/{self.m.name}/"
-        names = [name for name in self.inputs if name.startswith(prefix)]
-        tensors = {name.removeprefix(prefix): self.inputs[name] for name in names}
-        tensors = {name: x for name, x in tensors.items() if name not in Held._fields}
+        before = under(self.inputs, f"in/state/{self.m.name}/")
+        tensors = {name: x for name, x in before.items() if name not in Held._fields}
         return State(tensors, self.m.phase(self.number))
 
     def _anew(self, before: State | None) -> State:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
 from atlas_ref.oracle.program.derive.ops import places_of_ops
-from atlas_ref.oracle.program.derive.readings import context_of_case
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
@@ -18,7 +15,7 @@ from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
 from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
-from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, ops_of_memory
+from atlas_ref.oracle.tnt.writes import EXTRA, WRITE
 from atlas_ref.rules import FAMILY
 
 if TYPE_CHECKING:
@@ -36,9 +33,6 @@ def clauses(settings: Settings, inputs: Inputs) -> dict[str, str]:
         **{op: own[op] for op in WRITE if op in own},
     }
 
-
-#: Inputs that are no numbers: where documents start, and the place of the call in its own.
-MASKS = ("in/reset", "in/state/position")
 
 PROGRAM = Program(
     name=parameters.NAME,
@@ -78,14 +72,8 @@ def program_and_settings(case: Case) -> tuple[Program, Settings]:
 run = of_program.of_cases(program_and_settings)
 
 
+#: Ops of a case under some readings, each with its tokens.
 _places = places_of_ops(program_and_settings)
-
-
-def _deciding(context: TntContext) -> tuple[Any, ...]:
-    """What decides which ops are computed, and at which tokens."""
-    s, x = context.settings, context.inputs
-    masks = [None if name not in x else np.asarray(x[name]).tolist() for name in MASKS]
-    return s.memories, s.origin, s.counts_on, [ops_of_memory(s, m) for m in s.memories], masks
 
 
 def keeps(case: Case, each: Reading) -> bool:
@@ -94,9 +82,4 @@ def keeps(case: Case, each: Reading) -> bool:
     A last chunk that is not written has none, and is compared by what its tokens read.
     """
     whole = {name: value for name, value in each.settings.items() if not name.endswith(".tail")}
-    other = each._replace(settings=whole)
-    if _deciding(context_of_case(program_and_settings, case)) == _deciding(
-        context_of_case(program_and_settings, case, [other])
-    ):
-        return True
-    return _places(case) == _places(case, [other])
+    return _places(case) == _places(case, [each._replace(settings=whole)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
+from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS, under
 from atlas_ref.oracle.tnt.settings import Memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -20,9 +20,7 @@ Tensors = Mapping[str, Array]
 def of_memory(inputs: Tensors, name: str) -> dict[str, Array]:
     """The tensors of a memory without its name: its own, and those that all share (TNTCASE-3)."""
     shared = {each: inputs[f"in/{each}"] for each in TOKENS if f"in/{each}" in inputs}
-    prefix = f"in/{name}/"
-    own = {each.removeprefix(prefix): x for each, x in inputs.items() if each.startswith(prefix)}
-    return {**shared, **own}
+    return {**shared, **under(inputs, f"in/{name}/")}
 
 
 def has_momentum(m: Memory, own: Mapping[str, Any], rule: str) -> bool:

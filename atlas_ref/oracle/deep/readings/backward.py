@@ -9,9 +9,9 @@ from typing import Any
 
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function, norm_of
+from atlas_ref.oracle.deep.loop import pass_through
 from atlas_ref.oracle.deep.readings.conditions import (
     again,
-    both,
     has_activation,
     holds,
     with_norm,
@@ -20,9 +20,10 @@ from atlas_ref.oracle.deep.readings.conditions import (
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.program.changes import Change
 from atlas_ref.oracle.program.hook import behind, by, within
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
-from tape import opaque, ops
+from tape import ops
 
 
 def full(context: DeepContext) -> bool:
@@ -41,15 +42,7 @@ def fixed_inputs(*names: str) -> Change:
 
 def _straight(value: Array, source: Array) -> Array:
     """The value, whose cotangent goes to the source as it is."""
-    return _PASSED(source, ops.stop_gradient(value))
-
-
-_PASSED = opaque(
-    lambda source, value: source + ops.stop_gradient(value - source),
-    lambda source, value: (value, None),
-    lambda kept, g: (g, None),
-    value=lambda source, value: value,
-)
+    return pass_through(source, ops.stop_gradient(value))
 
 
 def _hold_statistics(m: Function, x: Array) -> tuple[Array, Array]:

@@ -63,11 +63,6 @@ def holds(*names: str) -> Callable[[DeepContext], bool]:
     return lambda context: context.begins(*names) and writes(context)
 
 
-def both(*conditions: Callable[[DeepContext], bool]) -> Callable[[DeepContext], bool]:
-    """All of some conditions."""
-    return lambda context: all(each(context) for each in conditions)
-
-
 def chunks(context: DeepContext) -> bool:
     """Chunks of several tokens."""
     return context.settings.chunk > 1 and writes(context)

@@ -12,11 +12,12 @@ from atlas_ref.oracle.deep import biases
 from atlas_ref.oracle.deep.biases import Part, Touch
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import fixed_inputs, full
-from atlas_ref.oracle.deep.readings.conditions import both, holds, several, tokens, writes
+from atlas_ref.oracle.deep.readings.conditions import holds, several, tokens, writes
 from atlas_ref.oracle.deep.readings.tokens import late_gate, of_settings, without_prefix
 from atlas_ref.oracle.deep.settings import Settings
 from atlas_ref.oracle.program.changes import Inputs, change_tensor
 from atlas_ref.oracle.program.hook import behind, by
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops

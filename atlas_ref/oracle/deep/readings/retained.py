@@ -11,12 +11,13 @@ from typing import Any
 from atlas_ref.oracle.deep import retentions
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import full
-from atlas_ref.oracle.deep.readings.conditions import again, both, writes
+from atlas_ref.oracle.deep.readings.conditions import again, writes
 from atlas_ref.oracle.deep.readings.events import events_by
 from atlas_ref.oracle.deep.retentions import Touch
 from atlas_ref.oracle.deep.schedule import Event, Plan, Refresh, Write
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.program.hook import by
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops

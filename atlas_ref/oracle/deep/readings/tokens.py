@@ -7,7 +7,6 @@ from typing import Any
 
 from atlas_ref.oracle.deep.readings.conditions import (
     again,
-    both,
     chunks,
     holds,
     rows,
@@ -18,6 +17,7 @@ from atlas_ref.oracle.deep.readings.conditions import (
 from atlas_ref.oracle.deep.settings import Settings
 from atlas_ref.oracle.program.changes import Change, Inputs, change_tensor, copy_tensor, late
 from atlas_ref.oracle.program.hook import Op
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Around, Reading
 from atlas_ref.types import Array
 from tape import ops

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from atlas_ref.oracle.deep.context import DeepContext
-from atlas_ref.oracle.deep.readings.conditions import again, both, holds, writes
+from atlas_ref.oracle.deep.readings.conditions import again, holds, writes
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.deep.steps import factor, root, square
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.hook import within
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops

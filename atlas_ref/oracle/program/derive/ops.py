@@ -171,7 +171,7 @@ def graph(program: Program, settings: Any, case: Case) -> Graph:
 
 
 def _note_ops(found: Graph, program: Program, settings: Any, case: Case) -> Graph:
-    given = case.inputs if program.few is None else program.few(case.inputs)
+    given = case.inputs if program.tokens_of_ops is None else program.tokens_of_ops(case.inputs)
     inputs = {name: wide(x) for name, x in given.items()}
     with np.errstate(all="ignore"):
         run(program, settings, inputs, exact(PLAIN), take=found.take, label=found.label)
@@ -259,7 +259,7 @@ def listing(program: Program, settings: Any, case: Case, every: range) -> Listin
         every: its tokens.
     """
     found, clauses = graph(program, settings, case), program.clauses(settings, case.inputs)
-    written, order = program.few is not None, found.order()
+    written, order = program.tokens_of_ops is not None, found.order()
     if program.listing:
         order.sort(key=partial(_place, program))
 
@@ -305,7 +305,7 @@ def trace(stated: Stated, along: Callable[[Any], str]) -> Traced:
 
     def tokens(case: Case, op: str) -> tuple[int, ...]:
         own, none = list_ops(case), tuple(every(case))
-        return own.tokens.get(op, none if own.program.few is not None else ())
+        return own.tokens.get(op, none if own.program.tokens_of_ops is not None else ())
 
     def evaluate(
         case: Case,
