@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 
@@ -95,6 +97,24 @@ Position = int | None | list[int | None]
 
 #: Name -> tensor that a case may hold, and name -> the reason why it may not hold another.
 Legal = tuple[dict[str, Tensor], dict[str, str]]
+
+
+def masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens that are active, and resets, where a case has them."""
+    return {
+        name: np.asarray(inputs[f"in/{name}"]).astype(bool)
+        for name in ("active", "reset")
+        if f"in/{name}" in inputs
+    }
+
+
+def under(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in inputs.items()
+        if name.startswith(prefix)
+    }
 
 
 def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:

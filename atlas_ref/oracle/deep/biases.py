@@ -46,7 +46,7 @@ def slope(bias: Any, touch: Touch, e: Array, thresholds: Any, part: Part) -> Arr
         return e / 2.0
     if bias.kind == "huber":
         d = bias.threshold if thresholds is None else thresholds[..., None]
-        return _clamped(bias, touch, e, d, part) / 2.0
+        return _slope_of_huber(bias, touch, e, d, part) / 2.0
     return part("bias/power", of_power, bias, touch, e, part) / 2.0
 
 
@@ -102,7 +102,7 @@ def _unit(e: Array) -> Any:
     return np.where(_far(e).any(axis=-1, keepdims=True), small, 1.0).astype(real)
 
 
-def _clamped(bias: Any, touch: Touch, e: Array, d: Any, part: Part) -> Array:
+def _slope_of_huber(bias: Any, touch: Touch, e: Array, d: Any, part: Part) -> Array:
     """The slope of a parabola, and of a line behind the threshold d."""
     parabola = e * (1.0 if bias.quadratic == "half" else 2.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from atlas_ref.oracle.deep import schedule
 from atlas_ref.oracle.deep.schedule import Plan
-from atlas_ref.oracle.program.context import Context, Inputs, unlabelled
+from atlas_ref.oracle.program.context import Context, Inputs, no_label
 
 
 class DeepContext(Context):
@@ -28,7 +28,7 @@ class DeepContext(Context):
 
     def note(self, value: Any, t: int, *names: str) -> Any:
         """A value of a write or read at token t that is made of these; None where there is none."""
-        if value is None or self.label is unlabelled:
+        if value is None or self.label is no_label:
             return value
         return self.label(value, names, t)
 
@@ -49,7 +49,7 @@ def plan_of(settings: Any, inputs: Inputs) -> Plan:
         given = inputs.get(name)
         return [absent] * k.shape[-2] if given is None else [bool(each) for each in given]
 
-    return schedule.planned(
+    return schedule.plan_events(
         settings,
         active=marks("in/active", True),
         reset=marks("in/reset", False),

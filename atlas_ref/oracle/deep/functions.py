@@ -46,12 +46,12 @@ class Function(NamedTuple):
         """The derivative of a G(a), from a and G(a) (MEMFUN-5)."""
         return self.part("function/slope", slope_of, self, a, G)
 
-    def standardised(self, x: Array) -> tuple[Array, Array]:
+    def standardise(self, x: Array) -> tuple[Array, Array]:
         """The standardised values of a layer norm, and their factor (MEMFUN-4)."""
         found: tuple[Array, Array] = self.part("function/standardised", norm_of, self, x)
         return found
 
-    def standardised_back(self, n: Array, r: Array, g: Array) -> Array:
+    def standardise_back(self, n: Array, r: Array, g: Array) -> Array:
         """The pullback of a layer norm (MEMFUN-6)."""
         return self.part("function/standardised_back", _normed_back, self, n, r, g)
 
@@ -104,7 +104,7 @@ def _argument(m: Function, x: Array) -> tuple[Array, ...]:
     return (x,) if m.settings.with_input else ()
 
 
-def _activated(m: Function, a: Array) -> Array:
+def _activate(m: Function, a: Array) -> Array:
     return a * m.share(a)
 
 
@@ -112,12 +112,12 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     f, s = m.settings, x
     for i in range(1, f.depth):
         a = op(f"a_{i}", rows, p[f"W_{i}"], s)
-        s = op(f"s_{i}", lambda a: _activated(m, a), a)
+        s = op(f"s_{i}", lambda a: _activate(m, a), a)
     o = op("o", rows, p[f"W_{f.depth}"], s)
     if not f.residual_norm:
         op("y", lambda o, *x: o + x[0] if x else o, o, *_argument(m, x))
         return
-    n = op("normed", lambda o: m.standardised(o)[0], o)
+    n = op("normed", lambda o: m.standardise(o)[0], o)
     op(
         "y",
         lambda gain, n, x: _with_input(
@@ -132,16 +132,16 @@ def _mlp(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
 def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     f = m.settings
     z = op("z", rows, p["W_down"], x)
-    features = op("features", lambda z: z if f.degree == 1 else _joined(z, m.pairs(z)), z)
+    features = op("features", lambda z: z if f.degree == 1 else _with_pairs(z, m.pairs(z)), z)
     u = op("normed", _affine(m), p["feature_norm/gain"], p["feature_norm/bias"], features)
     if f.compressed:
         u = op("compressed", rows, p["W_compress"], u)
     a = op("a", rows, p["W_in"], u)
     if f.gated:
         b = op("b", rows, p["W_value"], u)
-        s = op("s", lambda a, b: _activated(m, a) * b, a, b)
+        s = op("s", lambda a, b: _activate(m, a) * b, a, b)
     else:
-        s = op("s", lambda a: _activated(m, a), a)
+        s = op("s", lambda a: _activate(m, a), a)
     o = op("o", rows, p["W_out"], s)
     e = op("e", rows, p["W_up"], o)
 
@@ -153,16 +153,16 @@ def _polynomial(m: Function, p: Any, x: Array, op: Any, rows: Any) -> None:
     op("y", read, *tensors, e, *_argument(m, x))
 
 
-def _joined(z: Array, pairs: Array) -> Array:
+def _with_pairs(z: Array, pairs: Array) -> Array:
     return ops.concatenate([z, pairs], axis=-1)
 
 
 def _affine(m: Function) -> Callable[[Array, Array, Array], Array]:
-    def normed(gain: Array, bias: Array, x: Array) -> Array:
-        n, _ = m.standardised(x)
+    def norm(gain: Array, bias: Array, x: Array) -> Array:
+        n, _ = m.standardise(x)
         return m.way.scaled_sum(ops.expand_dims(gain, -2), n, ops.expand_dims(bias, -2))
 
-    return normed
+    return norm
 
 
 def _number(scale: Array) -> Array:
@@ -194,9 +194,9 @@ def _linear_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
 def _mlp_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found, g = m.settings, {}, gy
     if f.residual_norm:
-        n, r = m.standardised(v["o"])
+        n, r = m.standardise(v["o"])
         found["norm/gain"] = _over_tokens(m, g * n)
-        g = m.standardised_back(n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
+        g = m.standardise_back(n, r, g * (ops.expand_dims(p["norm/gain"], -2) + 1.0))
     for i in range(f.depth, 0, -1):
         found[f"W_{i}"] = m.outer(g, v[f"s_{i - 1}"] if i > 1 else x)
         if i > 1:
@@ -207,13 +207,13 @@ def _mlp_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
 
 def _polynomial_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Values:
     f, found = m.settings, {}
-    n, r = m.standardised(v["e"])
+    n, r = m.standardise(v["e"])
     gain, bias = (ops.expand_dims(p[f"read_norm/{each}"], -2) for each in ("gain", "bias"))
     along = _over_tokens(m, gy * m.way.scaled_sum(gain, n, bias))
     found["read_scale"] = m.way.matmul(along[..., None, :], _ones(along))[..., 0, 0]
     t = _number(p["read_scale"]) * gy
     found["read_norm/gain"], found["read_norm/bias"] = _over_tokens(m, t * n), _over_tokens(m, t)
-    g = m.standardised_back(n, r, t * gain)
+    g = m.standardise_back(n, r, t * gain)
     found["W_up"] = m.outer(g, v["o"])
     g = m.way.matmul(g, p["W_up"])
     found["W_out"] = m.outer(g, v["s"])
@@ -231,12 +231,12 @@ def _polynomial_back(m: Function, p: Any, v: Values, x: Array, gy: Array) -> Val
     if f.compressed:
         found["W_compress"] = m.outer(g, v["normed"])
         g = m.way.matmul(g, p["W_compress"])
-    n, r = m.standardised(v["features"])
+    n, r = m.standardise(v["features"])
     found["feature_norm/gain"], found["feature_norm/bias"] = (
         _over_tokens(m, g * n),
         _over_tokens(m, g),
     )
-    g = m.standardised_back(n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
+    g = m.standardise_back(n, r, g * ops.expand_dims(p["feature_norm/gain"], -2))
     if f.degree == 2:
         kd = v["z"].shape[-1]
         g = g[..., :kd] + m.pairs_back(v["z"], g[..., kd:])

@@ -87,7 +87,7 @@ def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
     for name, shape in config.tensors.items():
         if rank(name) == 2:
             drawn = draw.standard_normal(shape) / np.sqrt(shape[1])
-            tensors[f"in/memory/{name}"] = _retained(config, name, drawn)
+            tensors[f"in/memory/{name}"] = _on_simplex(config, name, drawn)
         elif name.removeprefix(PREFIX) == "norm/gain" or name.endswith("bias"):
             tensors[f"in/memory/{name}"] = 0.3 * draw.standard_normal(shape)
         else:
@@ -107,7 +107,7 @@ def _scale_down(tensors: dict[str, Array]) -> None:
             tensors[name] *= 0.5
 
 
-def _retained(config: Any, name: str, drawn: Array) -> Array:
+def _on_simplex(config: Any, name: str, drawn: Array) -> Array:
     """A drawn matrix, on the simplex where weights have logarithms (DEEP-32)."""
     if not config.retention.positive or len(config.fast_shapes.get(name, ())) != 2:
         return drawn
@@ -136,6 +136,6 @@ def _history(request: Any, config: Any, draw: Any, lead: tuple[int, ...]) -> dic
         for name, shape in own.items():
             drawn = size * draw.standard_normal((*rows, *shape))
             if kind != "momentum":
-                drawn = _retained(config, name, drawn)
+                drawn = _on_simplex(config, name, drawn)
             tensors[f"in/state/{kind}/{name}"] = drawn
     return tensors

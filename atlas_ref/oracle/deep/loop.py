@@ -6,11 +6,11 @@ which records it, or puts what somebody recorded in its place. Written from spec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.deep import functions, retentions, steps
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function
@@ -48,36 +48,38 @@ class _Loop:
         self.s, self.rounding = s, rounding = writer.s, writer.rounding
         k = inputs["in/k"]
         self.lead = k.shape[:-2]
-        self.keys = self._held("keys", steps.normed(k, s.c.k_norm, s.c, rounding.touch), -2)
-        self.values = self._held("values", inputs["in/v"], -2)
-        self.queries = steps.normed(inputs["in/q"], s.c.q_norm, s.c, rounding.touch)
+        self.keys = self._with_history(
+            "keys", steps.normalise(k, s.c.k_norm, s.c, rounding.touch), -2
+        )
+        self.values = self._with_history("values", inputs["in/v"], -2)
+        self.queries = steps.normalise(inputs["in/q"], s.c.q_norm, s.c, rounding.touch)
         if s.c.query_scale != 1.0:
             self.queries = self.queries * (1.0 / np.sqrt(k.shape[-1]).item())
         self.before = self.keys.shape[-2] - k.shape[-2]
         self.gates = inputs.get("in/window_gate")
         if self.gates is not None:
-            self.gates = self._held("token_gates", self.gates, -1)
+            self.gates = self._with_history("token_gates", self.gates, -1)
         self.thresholds = inputs.get("in/threshold")
         if self.thresholds is not None:
             number = s.bias.threshold
-            self.thresholds = self._held("thresholds", self.thresholds, -1, number)
-        memory = _named(inputs, "in/memory/")
+            self.thresholds = self._with_history("thresholds", self.thresholds, -1, number)
+        memory = under(inputs, "in/memory/")
         own = {name: x for name, x in memory.items() if not name.startswith(PREFIX)}
         self.slow = {name: x for name, x in own.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
         before, reference = (
-            _named(inputs, f"in/state/{each}/") for each in ("weights", "reference")
+            under(inputs, f"in/state/{each}/") for each in ("weights", "reference")
         )
         self.W = {name: before.get(name, x) for name, x in self.first.items()}
         self.document = self.W
         self.network = {
             name: self._of_rows(memory[PREFIX + name], rank(name)) for name in s.network
         }
-        self.S: dict[str, Any] = _named(inputs, "in/state/momentum/") or self.network
+        self.S: dict[str, Any] = under(inputs, "in/state/momentum/") or self.network
         self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
-    def _held(self, name: str, own: Array, axis: int, number: float = 1.0) -> Array:
+    def _with_history(self, name: str, own: Array, axis: int, number: float = 1.0) -> Array:
         """Tokens of the call behind those from before it; what these did not bring is the number."""
         held = self.inputs.get(f"in/state/{name}")
         if held is None and (keys := self.inputs.get("in/state/keys")) is not None:
@@ -87,7 +89,7 @@ class _Loop:
     def _of_rows(self, tensor: Array, axes: int) -> Array:
         """W_0 of each memory: of each row, or of all that share one (DEEP-6)."""
         own = tensor.shape[len(tensor.shape) - axes :]
-        lead = (1, *self.lead[1:]) if self.s.shared and self.lead else self.lead
+        lead = (1, *self.lead[1:]) if self.s.shares_memory and self.lead else self.lead
         return ops.broadcast_to(tensor, (*lead, *own))
 
     # -- events ------------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ class _Loop:
         """Every result, after all events."""
         for event in self.plan.events:
             if isinstance(event, Begin):
-                self.W = self.first if event.memory else self._seen(self.W)
+                self.W = self.first if event.memory else self._weights_for_reads(self.W)
                 self.S = self.network if event.momentum else self.S
                 self.document = self.W
             elif isinstance(event, Refresh):
@@ -112,11 +114,11 @@ class _Loop:
         return {"y": y, **self._state()}
 
     def _read(self, event: Read) -> None:
-        seen = self._seen(self.W if event.of == "weights" else self.reference)
+        seen = self._weights_for_reads(self.W if event.of == "weights" else self.reference)
         part, kind, touch = self.hook.part, self.s.retention, self.rounding.touch
 
         def link(kind: Any, touch: Any, weights: Tensors) -> Any:
-            return part("retention/seen", retentions.seen, kind, touch, weights)
+            return part("retention/seen", retentions.weights_of_function, kind, touch, weights)
 
         seen = part("retention/read", link, kind, touch, seen)
         when, note = READ[self.s.c.read], self.hook.context.note
@@ -139,7 +141,7 @@ class _Loop:
         first, last = event.rows[-1] + self.before, event.rows[0] + self.before
         place = slice(first, last + 1)
         gates = {name: self._gate(name, event.token) for name in GATES}
-        gates["retain"] = steps.retained(self.s.c, gates["retain"])
+        gates["retain"] = steps.share_of_weights(self.s.c, gates["retain"])
         context, t = self.hook.context, event.token
         weights = context.present("in/window_weights", "in/window_gate")
         thresholds = None if self.thresholds is None else self.thresholds[..., place]
@@ -163,7 +165,7 @@ class _Loop:
         if gate is None:
             return None
         own = gate[..., token]
-        if not self.s.shared or not own.shape:
+        if not self.s.shares_memory or not own.shape:
             return own
         return steps.over_rows(self.rounding.way, own) / own.shape[0]
 
@@ -186,7 +188,7 @@ class _Loop:
         weights = ops.flip(lags[..., :n], -1)
         return weights if self.gates is None else weights * self.gates[..., place]
 
-    def _seen(self, weights: dict[str, Array]) -> dict[str, Array]:
+    def _weights_for_reads(self, weights: dict[str, Array]) -> dict[str, Array]:
         """Weights as reads see them, by the outer gradient (DEEP-20, DEEP-21)."""
         kind = self.s.outer_gradient
         if kind == "none":
@@ -201,12 +203,12 @@ class _Loop:
         """What a next call starts from (DEEPCASE-6)."""
         out: dict[str, Any] = {}
         cut = self.s.outer_gradient in ("straight_through", "none")
-        kinds = {"weights": self._seen(self.W)}
+        kinds = {"weights": self._weights_for_reads(self.W)}
         if "in/momentum" in self.inputs:
             kinds["momentum"] = self.S or {
                 name: ops.zeros_like(x) for name, x in self.first.items()
             }
-        if self.s.frozen:
+        if self.s.uses_reference:
             kinds["reference"] = self.reference
         for kind, tensors in kinds.items():
             for name, x in tensors.items():
@@ -224,21 +226,14 @@ class _Loop:
         return out | {"state/position": np.asarray(self.plan.position, np.int64)}
 
 
-def _named(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in inputs.items()
-        if name.startswith(prefix)
-    }
-
-
 def _straight(source: Array, value: Array) -> Array:
     if source is value:
         return value
-    return _passed(ops.broadcast_to(source, value.shape), ops.stop_gradient(value))
+    return pass_through(ops.broadcast_to(source, value.shape), ops.stop_gradient(value))
 
 
-_passed = opaque(
+#: A value, whose cotangent goes to its source as it is: (source, value) -> value.
+pass_through = opaque(
     lambda source, value: source + ops.stop_gradient(value - source),
     lambda source, value: (value, None),
     lambda kept, g: (g, None),

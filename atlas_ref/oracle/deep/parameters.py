@@ -50,7 +50,7 @@ def check_header(header: Any) -> None:
         ValueError: names the key or the parameter, what was found and what is needed.
     """
     check_keys(header, KEYS, {name: f"it is parameters.{name}" for name in MOVED})
-    parameters = parsed(header)
+    parameters = parse(header)
     momentum = parameters.deep_momentum
     functions = (parameters.memory, *(() if momentum is None else (momentum.function,)))
     # a size at which hidden units are left
@@ -58,7 +58,7 @@ def check_header(header: Any) -> None:
     config(header, wide, wide)
 
 
-def parsed(header: Any) -> Any:
+def parse(header: Any) -> Any:
     """The parameters of a case, validated one by one.
 
     Raises:
@@ -73,7 +73,7 @@ def config(header: Any, d_in: int, d_out: int) -> Config:
     Raises:
         ValueError: settings that contradict each other or the sizes.
     """
-    parameters = parsed(header)
+    parameters = parse(header)
     chosen = {name: getattr(parameters, name) for name in Parameters.model_fields}
     window = parameters.window or parameters.chunk
     chosen["window"] = max(window, parameters.chunk)  # a shorter one is a case, not a warning

@@ -72,7 +72,7 @@ PROGRAM = Program(
 )
 
 
-def stated(case: Case) -> tuple[Program, Settings]:
+def program_and_settings(case: Case) -> tuple[Program, Settings]:
     """The program of a case, and its settings (DEEPCASE-2)."""
     k, v = case.inputs["in/k"], case.inputs["in/v"]
     own = parameters.config(case.header, k.shape[-1], v.shape[-1])
@@ -81,12 +81,14 @@ def stated(case: Case) -> tuple[Program, Settings]:
 
 
 #: Results of a case under some readings (TOL-3).
-run = of_program.of_cases(stated)
+run = of_program.of_cases(program_and_settings)
 
 
 def keeps(case: Case, each: Reading) -> bool:
     """Whether the ops of a reading have the tokens and shapes of the case's own (DEEPCASE-13)."""
-    own, other = (readings.seen(stated, case, chosen) for chosen in ((), (each,)))
+    own, other = (
+        readings.context_of_case(program_and_settings, case, chosen) for chosen in ((), (each,))
+    )
     if _shapes(own.settings) != _shapes(other.settings):
         return False
     moved = hook_of(other, {}, (each,)).part("events", same, other.plan)
@@ -112,7 +114,7 @@ def _pieces(f: Any) -> tuple[Any, ...]:
     return (f.kind, f.compressed, f.gated, f.with_input)
 
 
-_FOUND = readings.searched(stated, "deep")
+_FOUND = readings.search(program_and_settings, "deep")
 
 #: Readings of a case: its settings, mistakes, and presets of public code (DEEPCASE-14).
 SEARCHED = _FOUND._replace(
@@ -122,4 +124,4 @@ SEARCHED = _FOUND._replace(
 )
 
 #: The trace of a case.
-TRACED = ops.traced(stated, lambda case: "in/k")
+TRACED = ops.trace(program_and_settings, lambda case: "in/k")

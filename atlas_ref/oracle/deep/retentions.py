@@ -38,11 +38,11 @@ def after(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return on_sphere(kind, touch, moved) if kind.kind == "sphere" else moved
 
 
-def seen(kind: Any, touch: Touch, weights: Mapping[str, Array]) -> dict[str, Array]:
+def weights_of_function(kind: Any, touch: Touch, weights: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors with which the function computes (DEEP-33)."""
     if kind.kind not in ("ftrl", "lq"):
         return dict(weights)
-    return {name: linked(kind, touch, x) if rank(name) == 2 else x for name, x in weights.items()}
+    return {name: link(kind, touch, x) if rank(name) == 2 else x for name, x in weights.items()}
 
 
 def on_sphere(kind: Any, touch: Touch, A: Array, length: Any = None) -> Array:
@@ -59,7 +59,7 @@ def on_sphere(kind: Any, touch: Touch, A: Array, length: Any = None) -> Array:
     return whole(kind, rows / size * kind.size, A)
 
 
-def linked(kind: Any, touch: Touch, A: Array, norm: Any = None) -> Array:
+def link(kind: Any, touch: Touch, A: Array, norm: Any = None) -> Array:
     """m(A) of one matrix (DEEP-33).
 
     Args:

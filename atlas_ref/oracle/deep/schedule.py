@@ -66,7 +66,7 @@ class Plan(NamedTuple):
         return [each for each in self.events if isinstance(each, Write)]
 
 
-def planned(
+def plan_events(
     s: Settings,
     *,
     active: Sequence[bool],
@@ -95,7 +95,7 @@ def planned(
             events.append(Begin(s.memory_reset != "never", s.momentum_reset != "never"))
             begun, referenced = t, False
             known, position = ([], 0) if s.restarts else (known, position)
-        if s.frozen and (not referenced or (_by_spans(s) and position % s.span == 0)):
+        if s.uses_reference and (not referenced or (_by_spans(s) and position % s.span == 0)):
             events.append(Refresh())
             referenced = True
         known.append(t)
@@ -120,7 +120,7 @@ def planned(
     if s.flush:
         position += -position % s.chunk
     kept = s.window - 1 + position % s.chunk
-    return Plan(_joined(events), tuple(known[max(0, len(known) - kept) :]), position)
+    return Plan(_join_reads(events), tuple(known[max(0, len(known) - kept) :]), position)
 
 
 _SEEN: dict[str, Literal["weights", "reference"]] = {
@@ -134,7 +134,7 @@ def _by_spans(s: Settings) -> bool:
     return s.c.reference != "call_start"
 
 
-def _joined(events: list[Event]) -> tuple[Event, ...]:
+def _join_reads(events: list[Event]) -> tuple[Event, ...]:
     """Reads of one memory together."""
     joined: list[Event] = []
     for event in events:

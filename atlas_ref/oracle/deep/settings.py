@@ -74,12 +74,12 @@ class Settings(NamedTuple):
         return [_weight(self.kind, lag, self.window) for lag in range(count)]
 
     @property
-    def shared(self) -> bool:
+    def shares_memory(self) -> bool:
         """Whether rows of the first axis share a memory."""
         return self.coupling == "batch_shared"
 
     @property
-    def frozen(self) -> bool:
+    def uses_reference(self) -> bool:
         """Whether a write or a read looks at a reference."""
         return self.c.reference != "running" or self.c.read == "chunk_start"
 

@@ -42,7 +42,7 @@ def cotangent(
     scale = s.c.gradient_scale
     number = 2.0 / e.shape[-1] if isinstance(scale, str) else float(scale)
     if s.reduction == "mean":
-        rows = e.shape[0] if s.shared and len(e.shape) > 2 else 1
+        rows = e.shape[0] if s.shares_memory and len(e.shape) > 2 else 1
         number = number / (e.shape[-2] * rows)
     slope = biases.slope(s.bias, touch, e, thresholds, part)
     return (number * ops.expand_dims(weights, -1)) * slope
@@ -63,7 +63,7 @@ def square(way: Arithmetic, x: Array, axes: int) -> Array:
     return way.matmul(flat.swapaxes(-1, -2), flat)[..., 0, 0]
 
 
-def scaled(way: Arithmetic, f: Array, x: Array, axes: int) -> Array:
+def scale(way: Arithmetic, f: Array, x: Array, axes: int) -> Array:
     """f x for one number of each memory, whose cotangent <g, x> is a sum in this arithmetic."""
     if not axes:
         return f * x
@@ -97,7 +97,7 @@ def soft(way: Arithmetic, bound: float, g: Array, axes: int) -> Array:
     size = root(square(way, g, axes))
     none = ops.equal(size, 0.0)
     length = (0.5 * bound) * (1.0 + ops.tanh(size * (2.0 / bound)))
-    return scaled(way, length / ops.where(none, 1.0, size), g, axes)
+    return scale(way, length / ops.where(none, 1.0, size), g, axes)
 
 
 def rates(c: Convention, h: Any, second: Any) -> tuple[Any, Any]:
@@ -119,13 +119,13 @@ def momentum(way: Arithmetic, m: Any, S: Any, a: Any, g: Array, axes: int) -> Ar
 
 
 def direction(
-    s: Settings, way: Arithmetic, S: Array, axes: int, orthogonalised: Any, touch: Any
+    s: Settings, way: Arithmetic, S: Array, axes: int, orthogonalise: Any, touch: Any
 ) -> Array:
     """U: Newton-Schulz of a matrix, S of a vector or its direction (DEEP-12)."""
     if axes == 2:
-        return orthogonalised(S) if s.c.has_newton_schulz else S
+        return orthogonalise(S) if s.c.has_newton_schulz else S
     if s.vectors == "unit":
-        return scaled(way, touch(1.0 / (root(square(way, S, axes)) + GUARD)), S, axes)
+        return scale(way, touch(1.0 / (root(square(way, S, axes)) + GUARD)), S, axes)
     return S
 
 
@@ -135,14 +135,14 @@ def weights(way: Arithmetic, c: Convention, r: Any, W: Array, b: Any, U: Array, 
     return steps.memory(way, factor(r, axes), W, factor(b, axes), -U if adds else U)
 
 
-def retained(c: Convention, gate: Any) -> Any:
+def share_of_weights(c: Convention, gate: Any) -> Any:
     """The share of W that is kept (CONV-4)."""
     if c.gate == "none":
         return None
     return 1.0 - gate if gate is not None and c.gate == "forget" else gate
 
 
-def normed(x: Array, kind: str, c: Any, touch: Any) -> Array:
+def normalise(x: Array, kind: str, c: Any, touch: Any) -> Array:
     """A key or query by the norm of CONV-24."""
     if kind == "none":
         return x

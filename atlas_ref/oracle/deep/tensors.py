@@ -108,7 +108,7 @@ def _kinds(config: Config, present: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (DEEPCASE-3, DEEPCASE-4).
 
     Raises:
@@ -136,7 +136,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             check_values(name, value, Tensor("", low=_least(config, name)))
     check_sizes(sizes, "n")
     _check_window(config, ordered)
-    _check_held(config, ordered, sizes)
+    _check_history(config, ordered, sizes)
     return ordered
 
 
@@ -221,7 +221,7 @@ def _check_window(config: Config, inputs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_held(config: Config, inputs: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+def _check_history(config: Config, inputs: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
     """Refuse tokens from before that are not those of the place in the document (DEEP-5)."""
     position = int(inputs.get("in/state/position", 0))
     held = sizes["n"][0] if "n" in sizes else 0

@@ -12,7 +12,7 @@ from atlas_ref.oracle.deep.schedule import Write
 from atlas_ref.oracle.deep.settings import Settings, rank
 from atlas_ref.oracle.family import steps as matrices
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.context import Rows, unlabelled
+from atlas_ref.oracle.program.context import Rows, no_label
 from atlas_ref.oracle.program.hook import Hook
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.parts.newton_schulz import coefficient_table
@@ -61,7 +61,9 @@ class Writer(NamedTuple):
                 for name, x in reference.items()
             }
         touch = self.rounding.touch
-        reference = self.hook.part("retention/seen", retentions.seen, s.retention, touch, reference)
+        reference = self.hook.part(
+            "retention/seen", retentions.weights_of_function, s.retention, touch, reference
+        )
         decays = ("in/retain",) if c.decay == "before_error" and r is not None else ()
         reference = {
             name: self._note(event, x, self._reference_op(name), *decays)
@@ -82,7 +84,9 @@ class Writer(NamedTuple):
                 ahead = self._note(event, moves[name], "move/y")
                 (U,) = self.constant(self._direction(event, name, ahead))
             else:
-                kept[name], U = self._moved(event, name, bound(name), S.get(name), m, a)
+                kept[name], U = self._momentum_and_direction(
+                    event, name, bound(name), S.get(name), m, a
+                )
             before = self._note(event, W[name], f"W/{name}[t-1]")
             compute = self._after(event, rank(name))
             after[name] = self.hook(f"W/{name}", event.token, compute, before, U, b, r)
@@ -123,7 +127,7 @@ class Writer(NamedTuple):
         every = functions.gradient(self.m, p, v, keys, gy, s.fast)
         between = [f"write/{name}" for name in functions.read_back(s.function, v)]
         sources = ("cotangent", *between, *map(self._reference_op, s.fast), "in/k[t-j]")
-        shared = s.shared and len(e.shape) > 2
+        shared = s.shares_memory and len(e.shape) > 2
         return {
             name: hook(
                 f"gradient/{name}",
@@ -161,13 +165,13 @@ class Writer(NamedTuple):
             names = [f"gradient/{name}" for name in g]
             size = self._note(event, self._norm(*g.values()), *names)
 
-        def bound(name: str) -> Array:
+        def bound_tensor(name: str) -> Array:
             bounds = () if size is None else (size,)
             how = _soft if size is None else _hard
             compute = partial(how, way, s.clip_norm, rank(name))
             return self.hook(f"clipped/{name}", event.token, compute, *bounds, g[name])
 
-        return bound
+        return bound_tensor
 
     def _network(
         self, event: Write, V: Tensors, g: Mapping[str, Array], m: Any, a: Any
@@ -182,7 +186,7 @@ class Writer(NamedTuple):
         after, moves = step.run(before, g, m, a, [self._gradient_op(name) for name in g])
         return self._each_constant(after), self._each_constant(moves)
 
-    def _moved(
+    def _momentum_and_direction(
         self, event: Write, name: str, g: Array, S: Any, m: Any, a: Any
     ) -> tuple[Array, Array]:
         """S and U of one tensor (DEEP-11, DEEP-12)."""
@@ -208,7 +212,7 @@ class Writer(NamedTuple):
 
     def _momentum_before(self, event: Write, name: str, S: Any, like: Array) -> Any:
         """S before a write: None where it is zero, unless somebody asks where it comes from."""
-        if S is None and self.hook.context.label is not unlabelled:
+        if S is None and self.hook.context.label is not no_label:
             S = ops.zeros_like(like)
         return self._note(event, S, f"S/{name}[t-1]")
 
@@ -256,7 +260,7 @@ def _soft(way: Arithmetic, bound: float, axes: int, g: Array) -> Array:
 
 
 def _hard(way: Arithmetic, bound: float, axes: int, size: Array, g: Array) -> Array:
-    return steps.scaled(way, steps.hard(bound, size), g, axes)
+    return steps.scale(way, steps.hard(bound, size), g, axes)
 
 
 def _polynomial(way: Arithmetic, row: Any, X: Array) -> Array:
@@ -264,9 +268,9 @@ def _polynomial(way: Arithmetic, row: Any, X: Array) -> Array:
 
 
 def _direction(s: Settings, rounding: Rounding, axes: int, S: Array) -> Array:
-    def orthogonalised(S: Array) -> Array:
+    def orthogonalise(S: Array) -> Array:
         return matrices.newton_schulz(
             rounding.way, rounding.argument(S), s.c.newton_schulz_settings
         )
 
-    return steps.direction(s, rounding.way, S, axes, orthogonalised, rounding.touch)
+    return steps.direction(s, rounding.way, S, axes, orthogonalise, rounding.touch)

@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.members import WRITTEN
-from atlas_ref.oracle.program.context import chosen
+from atlas_ref.oracle.program.context import select
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops
@@ -113,7 +113,7 @@ def _written_key(hook: Hook, t: int, as_if: Array, A: Array, key: Array) -> Arra
     Args:
         as_if: the sum along which a masked token is read as if it had been written, or None.
     """
-    A = A if as_if is None else chosen(hook.mask[t], partial(same, A), as_if)
+    A = A if as_if is None else select(hook.mask[t], partial(same, A), as_if)
     return key * hook.point("factor", t, partial(_factor, hook.context), A, CENTRE)
 
 

@@ -29,7 +29,7 @@ from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.normaliser import divisors
 from atlas_ref.oracle.dplr.plain_formulas import with_cumulation
 from atlas_ref.oracle.dplr.tensors import axes_of
-from atlas_ref.oracle.program.context import chosen, unlabelled
+from atlas_ref.oracle.program.context import no_label, select
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.oracle.program.program import Results
 from atlas_ref.types import Array
@@ -196,7 +196,7 @@ def _read(
         other = alone("y", t, partial(_divide, partial(_one, alone, t, after)), *asked)
 
     def read_under_mask(*each: Array) -> Array:
-        return chosen(writes, lambda: compute(*each), other)
+        return select(writes, lambda: compute(*each), other)
 
     return hook("y", t, partial(_divide, read_under_mask), *arguments, *others)
 
@@ -227,7 +227,7 @@ def _one(
     context = hook.context
     if bonus is not None:
         pair = partial(plus, context, M, v, bonus * k)
-        M = chosen(hook.mask[t], pair, after)
+        M = select(hook.mask[t], pair, after)
     if context.settings.query_groups > 1:
         heads = context.settings.states(q.shape[-2])
         M = ops.index(M, (..., heads, slice(None), slice(None)))
@@ -243,7 +243,7 @@ def _write_arguments(
 ) -> tuple[Array, ...]:
     """What a token's write is made of, where somebody asks (DPLRCASE-28)."""
     context, steps = hook.context, hook.context.settings.steps
-    if context.label is unlabelled:
+    if context.label is no_label:
         return ()
     seconds = [hook.before[name] for name in "Az" if name in hook.before]
     keys = ["in/k"] if context.settings.norm("in/k") == "l2" else []

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.program.context import chosen
+from atlas_ref.oracle.program.context import select
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops
@@ -56,7 +56,7 @@ def _divisor(hook: Hook, t: int, as_if: Array, z: Array, *others: Array) -> Arra
     """
     context, q, writes = hook.context, others[-1], hook.mask[t]
     if as_if is not None and writes is not True:
-        z = chosen(writes, partial(same, z), as_if)
+        z = select(writes, partial(same, z), as_if)
     if context.settings.query_groups > 1:
         z = ops.index(z, (..., context.settings.states(q.shape[-2]), slice(None)))
     share = context.arithmetic.matmul(z[..., None, :], q[..., :, None])[..., 0, 0]

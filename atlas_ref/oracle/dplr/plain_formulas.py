@@ -15,7 +15,7 @@ import numpy as np
 from atlas_ref.oracle.dplr.context import GATES, DplrContext
 from atlas_ref.oracle.dplr.formulas import MADE, RAW
 from atlas_ref.oracle.norms import round_to
-from atlas_ref.oracle.program.context import Context, chosen
+from atlas_ref.oracle.program.context import Context, select
 from atlas_ref.oracle.program.hook import Hook, same
 from atlas_ref.types import Array
 from tape import ops, plain
@@ -207,7 +207,7 @@ def _gates(context: DplrContext, chunk: int, logs: Array, rows: bool) -> Iterato
         if (t - first) % chunk == 0:
             total = before = None
         g = logs[..., t, :] if rows else logs[..., t]
-        g = chosen(mask[t], partial(same, g), 0 * g)
+        g = select(mask[t], partial(same, g), 0 * g)
         total = g if total is None else total + g
         seen = context.rounding.touch(total)  # whose sum others round in another order
         yield ops.exp(seen if before is None else seen - before)

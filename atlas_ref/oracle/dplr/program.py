@@ -60,7 +60,7 @@ def clauses(settings: Any, inputs: Inputs) -> dict[str, str]:
     }
 
 
-def few(inputs: Inputs) -> Inputs:
+def tokens_of_ops(inputs: Inputs) -> Inputs:
     """A token that writes and one that does not, which compute all ops between them."""
     active = _active(inputs)
     leading = tuple(range(active.ndim - 1))
@@ -98,7 +98,7 @@ PROGRAM = Program(
     clause="DPLR-2",
     clauses=clauses,
     listing=LISTING,
-    few=few,
+    tokens_of_ops=tokens_of_ops,
     mistakes=habits.habits,
     others=axes.settings,
     further=further,

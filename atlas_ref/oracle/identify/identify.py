@@ -25,7 +25,7 @@ from atlas_ref.oracle.identify.departed import Departed, departures
 from atlas_ref.oracle.identify.number import fit
 from atlas_ref.oracle.identify.observation import Observation, observe
 from atlas_ref.oracle.identify.readings import search_readings
-from atlas_ref.oracle.identify.readings.nodes import observe_case
+from atlas_ref.oracle.identify.readings.nodes import observe_case, times_worse
 from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, score
 from atlas_ref.oracle.identify.stages import is_large, score_in_stages
 from atlas_ref.oracle.identify.stated import as_header, with_changes
@@ -205,7 +205,7 @@ class Search:
             whole=float(self.scores.distance[self.points.index(self.bases[lattice.OWN])]),
             from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
-            times_worse=self._times_worse(match, runner_up),
+            times_worse=times_worse(match, runner_up),
             twins=twins.twins(
                 self.case,
                 self.inputs,
@@ -367,11 +367,6 @@ class Search:
                 "other axis is decided"
             )
         return ""
-
-    def _times_worse(self, match: Fit, runner_up: Fit | None) -> float | None:
-        if runner_up is None:
-            return None
-        return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
 
     def _candidate(self, i: int) -> twins.Candidate:
         return twins.Candidate(self.points[i], self.conventions[i])

@@ -22,9 +22,6 @@ from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, Tolerance, toleran
 from atlas_ref.oracle.norms import Norms, norms, ulp
 from atlas_ref.types import Array
 
-#: Results that conventions are ranked by.
-RANKING = ("out/y", "out/M", "out/S", "out/M_ref", "out/X")
-
 #: Step along a direction of the inputs, for derivatives by complex step.
 STEP = 1e-30
 

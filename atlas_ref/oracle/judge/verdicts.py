@@ -6,7 +6,8 @@ Specified in specs/case.md and specs/sources.md.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["PASS", "MARGINAL", "WRONG", "MISSING", "UNDECIDABLE", "FAILED", "NOT SUPPORTED"]
 
@@ -83,3 +84,25 @@ class Comparison(NamedTuple):
             if self.tolerance
             else math.inf
         )
+
+
+def number_words(value: float | None) -> str:
+    """A number in decimal and hexadecimal."""
+    return "" if value is None else f"{value!r} = {value.hex()}"
+
+
+def number_as_json(value: float | None) -> dict[str, Any] | None:
+    """The same as JSON can hold it."""
+    return None if value is None else {"decimal": value, "hex": value.hex()}
+
+
+def error_words(ratio: float | None, tolerance: float | None, basis: str) -> str:
+    """An error over its tolerance, and where that comes from."""
+    if ratio is None or tolerance is None:
+        return ""
+    return f"{ratio:.3g} times the tolerance {tolerance:.3g}, {basis}"
+
+
+def index_words(place: Sequence[int]) -> str:
+    """An index in brackets."""
+    return f"({', '.join(map(str, place))})"

@@ -50,11 +50,11 @@ class Recording(NamedTuple):
     dtype: str
     cotangents: dict[str, Array] = {}
 
-    def graph(self, dtype: str = "float64", recipe: Recipe | None = None) -> Graph:
-        """The graph that evaluates in a dtype, under the recording's readings or others."""
-        chosen = self.recipe if recipe is None else recipe
-        chosen = chosen._replace(convention=resolve_eps(chosen.convention, self.dtype))
-        return graph_of(chosen, recipes.config_of(chosen), cast(self.params, dtype))
+    def graph(self, dtype: str = "float64") -> Graph:
+        """The graph that evaluates in a dtype, under the recording's readings."""
+        convention = resolve_eps(self.recipe.convention, self.dtype)
+        recipe = self.recipe._replace(convention=convention)
+        return graph_of(recipe, recipes.config_of(recipe), cast(self.params, dtype))
 
 
 def resolve_eps(convention: Any, dtype: str) -> Any:

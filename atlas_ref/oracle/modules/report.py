@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from atlas_ref.oracle.judge.verdicts import number_words
 from atlas_ref.oracle.modules.judge import first_wrong
 from atlas_ref.oracle.modules.verdict import Verdict
 
@@ -40,8 +41,8 @@ def message(verdict: Verdict, verdicts: Sequence[Verdict] = ()) -> str:
     lines = [
         ("tensor", verdict.tensor),
         ("first wrong", verdict.place),
-        ("got", _both(verdict.got)),
-        ("expected", _both(verdict.expected)),
+        ("got", number_words(verdict.got)),
+        ("expected", number_words(verdict.expected)),
         ("error", "" if verdict.ratio is None else f"{verdict.ratio:.3g} times the tolerance"),
         ("tolerance", verdict.basis),
         ("why", verdict.why),
@@ -57,10 +58,6 @@ def message(verdict: Verdict, verdicts: Sequence[Verdict] = ()) -> str:
             *(f"  {name:13} {words}" for name, words in lines if words),
         ]
     )
-
-
-def _both(value: float | None) -> str:
-    return "" if value is None else f"{value!r} = {value.hex()}"
 
 
 def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:

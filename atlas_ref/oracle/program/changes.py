@@ -22,22 +22,22 @@ def without(*names: str) -> Change:
     return lambda inputs: {each: x for each, x in inputs.items() if each not in names}
 
 
-def changed(name: str, change: Callable[[Array], Array]) -> Change:
+def change_tensor(name: str, change: Callable[[Array], Array]) -> Change:
     """A tensor after a change of its numbers."""
     return lambda inputs: {**inputs, name: change(inputs[name])}
 
 
-def moved(source: str, name: str) -> Change:
+def rename_tensor(source: str, name: str) -> Change:
     """A tensor under another name, its own left out."""
     return lambda inputs: {**without(source)(inputs), name: inputs[source]}
 
 
-def copied(source: str, *names: str) -> Change:
+def copy_tensor(source: str, *names: str) -> Change:
     """A tensor in the place of others too."""
     return lambda inputs: {**inputs, **dict.fromkeys(names, inputs[source])}
 
 
-def exchanged(one: str, other: str) -> Change:
+def exchange_tensors(one: str, other: str) -> Change:
     """Two tensors under each other's name."""
     return lambda inputs: {**inputs, one: inputs[other], other: inputs[one]}
 
@@ -73,7 +73,7 @@ def early(x: Array, axis: int) -> Array:
     return ops.concatenate([rest, last], axis=axis)
 
 
-def shifted(mask: Array, by: int) -> Array:
+def shift_marks(mask: Array, by: int) -> Array:
     """A mask whose marks come later by a number of tokens; those beyond the ends are lost."""
     later = np.zeros_like(mask)
     count = len(mask)
@@ -81,7 +81,7 @@ def shifted(mask: Array, by: int) -> Array:
     return later
 
 
-def silenced(name: str) -> Change:
+def zero_silent_tokens(name: str) -> Change:
     """Every token active, and what a silent one would write 0: it decays and writes nothing."""
 
     def change(inputs: Inputs) -> Inputs:

@@ -23,12 +23,12 @@ Label = Callable[[Array, Sequence[str], Any], Array]
 TRANSPOSED = "(d_in, d_out)"
 
 
-def unlabelled(value: Array, names: Sequence[str], t: Any) -> Array:
+def no_label(value: Array, names: Sequence[str], t: Any) -> Array:
     """A value of which nobody asks where it comes from."""
     return value
 
 
-def chosen(writes: Any, after: Callable[[], Array], before: Array) -> Array:
+def select(writes: Any, after: Callable[[], Array], before: Array) -> Array:
     """What stands behind a token: `after` where it writes, else `before`."""
     if isinstance(writes, bool):
         return after() if writes else before
@@ -124,7 +124,7 @@ class Context(NamedTuple):
     inputs: Inputs
     settings: Any
     rounding: Rounding
-    label: Label = unlabelled
+    label: Label = no_label
     raw: Inputs = {}
     sources: Mapping[str, tuple[str, ...]] = {}
     steps: int = 1
@@ -155,7 +155,7 @@ class Context(NamedTuple):
     def entry(self, j: int, name: str) -> Array:
         """The entry of a token or a row of any tensor, by its whole name."""
         row = self.inputs[name][(..., j, *(slice(None),) * self.behind(name))]
-        if self.label is unlabelled:
+        if self.label is no_label:
             return row
         names, token = [], j
         for source in self.sources.get(name, (name,)):
@@ -181,15 +181,15 @@ class Context(NamedTuple):
         if self.steps == 1 or op not in self.step_ops:
             return op, j, 0
         t, step = divmod(j, self.steps)
-        return self.named(op, step), t, step
+        return self.trace_name(op, step), t, step
 
-    def named(self, op: str, step: int) -> str:
+    def trace_name(self, op: str, step: int) -> str:
         """The name of an op in a trace, which begins with its step where a token has several."""
         return op if self.steps == 1 or op not in self.step_ops else f"step{step}/{op}"
 
     def first(self, state: str) -> Array:
         """The state before the first token in the layout of the rule, zero unless given."""
-        name, op = f"in/{state}0", self.named(state, self.steps - 1)
+        name, op = f"in/{state}0", self.trace_name(state, self.steps - 1)
         if name in self.inputs:
             return self.label(self.matrix(state, self.inputs[name]), (op,), -1)
         like = self.inputs[next(iter(self.tensors))]
@@ -197,9 +197,9 @@ class Context(NamedTuple):
 
     def matrix(self, op: str, x: Array) -> Array:
         """An op from the layout of the case to that of the rule, or back."""
-        return x.swapaxes(-1, -2) if self.turned(op) else x
+        return x.swapaxes(-1, -2) if self.is_transposed(op) else x
 
-    def turned(self, op: str) -> bool:
+    def is_transposed(self, op: str) -> bool:
         """Whether an op lies transposed in the layout of the case."""
         layout = getattr(self.settings, "state_layout", "")
         return bool(layout == TRANSPOSED and base(op) in self.matrices)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.program.context import Place, Reads, Rows, base, chosen, unlabelled
+from atlas_ref.oracle.program.context import Place, Reads, Rows, base, no_label, select
 from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
@@ -23,7 +23,7 @@ Take = Callable[..., Array]
 Wraps = Mapping[str, Sequence[Wrap]]
 
 
-def computed(op: str, t: int, compute: Compute, *arguments: Any) -> Array:
+def take_as_is(op: str, t: int, compute: Compute, *arguments: Any) -> Array:
     """The value of an op as it is."""
     return compute(*arguments)
 
@@ -33,12 +33,12 @@ def same(x: Array, *others: Any) -> Array:
     return x
 
 
-def kept(before: Array) -> Array:
+def keep_state(before: Array) -> Array:
     """The value of a state that a token leaves as it is."""
     return before
 
 
-def kept_transposed(before: Array) -> Array:
+def keep_and_transpose(before: Array) -> Array:
     """The same in a case whose matrices are transposed."""
     return before.swapaxes(-1, -2)
 
@@ -77,21 +77,23 @@ class Op(NamedTuple):
         compute = self.finish(self.compute)
         if not self.name:
             return compute(*arguments)
-        return self.hook.handed(self.op, self.name, self.t, compute, *arguments, counts=self.counts)
+        return self.hook.hand_out(
+            self.op, self.name, self.t, compute, *arguments, counts=self.counts
+        )
 
     def by(self, compute: Compute, *arguments: Any) -> Array:
         """The op by another formula."""
         return self._replace(compute=compute)(*arguments)
 
-    def changed(self, change: Callable[[Array], Array], *arguments: Any) -> Array:
+    def with_change(self, change: Callable[[Array], Array], *arguments: Any) -> Array:
         """The op by its formula with a change of the value, which a trace sees."""
         compute = self.compute
         return self.by(lambda *each: change(compute(*each)), *arguments)
 
     def other(self, op: str, compute: Compute, *arguments: Any) -> Array:
         """Another op of the row, at this place, as a trace sees it."""
-        name = self.context.named(op, self.step)
-        return self.hook.handed(op, name, self.t, compute, *arguments)
+        name = self.context.trace_name(op, self.step)
+        return self.hook.hand_out(op, name, self.t, compute, *arguments)
 
     @property
     def context(self) -> Any:
@@ -132,7 +134,7 @@ class Hook:
     rounding: Mapping[str, str]
     wraps: Wraps
     mask: Sequence[Any]
-    take: Take = computed
+    take: Take = take_as_is
     before: dict[str, Array] = field(default_factory=dict)
     latest: dict[str, Array] = field(default_factory=dict)
     behind: dict[str, Array] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class Hook:
 
     def __post_init__(self) -> None:
         #: Whether nobody listens, and whether no reading says anything either.
-        self.unasked = self.take is computed and self.context.label is unlabelled
+        self.unasked = self.take is take_as_is and self.context.label is no_label
         self.quiet = self.unasked and not self.wraps
 
     def __call__(
@@ -156,27 +158,27 @@ class Hook:
                 them, and what is no array.
             counts: which entries of the value have an influence; None for all.
         """
-        kind, wraps = self.known.get(op) or self._known(op)
+        kind, wraps = self.known.get(op) or self._look_up(op)
         if self.quiet and kind is None:
             return compute(*arguments)
         name, t, step = self.context.place(op, j)
         if wraps:
-            finish = same if kind is None else partial(self._rounded, kind, t)
+            finish = same if kind is None else partial(self._round, kind, t)
             value = Op(self, op, name, t, step, compute, finish, wraps, counts)(*arguments)
         else:
-            whole = compute if kind is None else self._rounded(kind, t, compute)
-            value = self.handed(op, name, t, whole, *arguments, counts=counts)
-        return self._noted(op, name, value)
+            whole = compute if kind is None else self._round(kind, t, compute)
+            value = self.hand_out(op, name, t, whole, *arguments, counts=counts)
+        return self._note(op, name, value)
 
     def point(self, name: str, t: int, compute: Compute, *arguments: Any) -> Array:
         """A value at a token that no trace sees, and that a reading may wrap."""
         if not self.wraps:
             return compute(*arguments)
-        _, wraps = self.known.get(name) or self._known(name)
+        _, wraps = self.known.get(name) or self._look_up(name)
         if not wraps:
             return compute(*arguments)
         value = Op(self, name, "", t, 0, compute, same, wraps)(*arguments)
-        return self._noted(name, name, value)
+        return self._note(name, name, value)
 
     def part(self, name: str, compute: Compute, *arguments: Any) -> Any:
         """A function inside of an op, which a reading may wrap as a point."""
@@ -197,28 +199,28 @@ class Hook:
 
     def keep(self, state: str, t: int, before: Array) -> Array:
         """The value of a state at a token that leaves it as it is."""
-        return self._noted(state, state, self.handed(state, state, t, kept, before))
+        return self._note(state, state, self.hand_out(state, state, t, keep_state, before))
 
     def write(self, state: str, j: int, rest: Array, compute: Compute, *arguments: Any) -> Array:
         """The state after row j: compute(*arguments) where its token writes, else `rest`.
 
         It is rounded behind the last step of its token, also where that writes nothing.
         """
-        kind, wraps = self.known.get(state) or self._known(state)
+        kind, wraps = self.known.get(state) or self._look_up(state)
         name, t, step = self.context.place(state, j)
         writes, store = self.mask[t], None
         if kind == "store" and step + 1 == self.context.steps:
             store = self.context.store(t)
         if writes is False:
-            value = self.handed(state, name, t, kept if store is None else store, rest)
-            return self._noted(state, name, value)
+            value = self.hand_out(state, name, t, keep_state if store is None else store, rest)
+            return self._note(state, name, value)
 
         def finish(compute: Compute) -> Compute:
             if writes is True and store is None:
                 return compute
 
             def whole(*each: Any) -> Array:
-                value = chosen(writes, lambda: compute(*each), rest)
+                value = select(writes, lambda: compute(*each), rest)
                 return value if store is None else store(value)
 
             return whole
@@ -226,8 +228,8 @@ class Hook:
         if wraps:
             value = Op(self, state, name, t, step, compute, finish, wraps)(*arguments)
         else:
-            value = self.handed(state, name, t, finish(compute), *arguments)
-        return self._noted(state, name, value)
+            value = self.hand_out(state, name, t, finish(compute), *arguments)
+        return self._note(state, name, value)
 
     def read(self, state: str, after: Array) -> Array:
         """The state that a query reads, `after` its token.
@@ -246,36 +248,36 @@ class Hook:
         """The hook of a token that writes and that no trace sees, from where this one stands."""
         return replace(
             self,
-            context=self.context._replace(label=unlabelled),
+            context=self.context._replace(label=no_label),
             mask=[True] * len(self.mask),
-            take=computed,
+            take=take_as_is,
             latest=dict(self.latest),
             behind=dict(self.behind),
             values=dict(self.values),
         )
 
-    def handed(
+    def hand_out(
         self, op: str, name: str, t: Place, compute: Compute, *arguments: Any, counts: Any = None
     ) -> Array:
         """An op as whoever listens makes it of its computation, in the layout of the case."""
         if self.unasked:
             return compute(*arguments)
         some = {} if counts is None else {"counts": counts}
-        if self.take is computed:  # nobody looks at the layout
+        if self.take is take_as_is:  # nobody looks at the layout
             value = compute(*arguments)
         elif isinstance(t, Rows | Reads):
             value = t.hand(self.take, name, compute, *arguments)
-        elif self.context.turned(op):
-            laid = kept_transposed if compute is kept else _transposed(compute)
+        elif self.context.is_transposed(op):
+            laid = keep_and_transpose if compute is keep_state else _with_transpose(compute)
             value = self.take(name, t, laid, *arguments, **some).swapaxes(-1, -2)
         else:
             value = self.take(name, t, compute, *arguments, **some)
         label = self.context.label
-        if label is unlabelled:
+        if label is no_label:
             return value
         return label(value, (name,), t if isinstance(t, int) else t.tokens)
 
-    def _known(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
+    def _look_up(self, op: str) -> tuple[str | None, Sequence[Wrap]]:
         """What rounds an op, and what stands in its place, looked up once."""
         names = (op, base(op), op.partition("/")[0])
         kind = next((self.rounding[name] for name in names if name in self.rounding), None)
@@ -283,21 +285,21 @@ class Hook:
         self.known[op] = kind, wraps
         return kind, wraps
 
-    def _noted(self, op: str, name: str, value: Array) -> Array:
+    def _note(self, op: str, name: str, value: Array) -> Array:
         if self.wraps:
             self.values[op] = self.values[name] = value
             if op in self.latest:
                 self.behind[op], self.latest[op] = self.latest[op], value
         return value
 
-    def _rounded(self, kind: str, t: Any, compute: Compute) -> Compute:
+    def _round(self, kind: str, t: Any, compute: Compute) -> Compute:
         """An op whose value is rounded as its kind is."""
         rounding = self.context.rounding.touch if kind == "touch" else self.context.store(t)
         return compute if rounding is None else lambda *each: rounding(compute(*each))
 
 
 def hook_of(
-    context: Any, rounding: Mapping[str, str], readings: Sequence[Reading], take: Take = computed
+    context: Any, rounding: Mapping[str, str], readings: Sequence[Reading], take: Take = take_as_is
 ) -> Hook:
     """The hook of a run under readings."""
     wraps: dict[str, list[Wrap]] = {}
@@ -307,7 +309,7 @@ def hook_of(
     return Hook(context, rounding, wraps, context.mask(), take)
 
 
-def _transposed(compute: Compute) -> Compute:
+def _with_transpose(compute: Compute) -> Compute:
     return lambda *arguments: compute(*arguments).swapaxes(-1, -2)
 
 
@@ -329,6 +331,6 @@ def within(change: Callable[..., Array]) -> Wrap:
     return lambda op, *each: op.by(partial(change, op.compute), *each)
 
 
-def stopped(op: Op, *arguments: Any) -> Array:
+def without_gradient(op: Op, *arguments: Any) -> Array:
     """The op as a value that no gradient goes through."""
-    return op.changed(ops.stop_gradient, *arguments)
+    return op.with_change(ops.stop_gradient, *arguments)

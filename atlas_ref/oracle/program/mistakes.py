@@ -11,7 +11,7 @@ import numpy as np
 
 from atlas_ref.oracle.program import changes
 from atlas_ref.oracle.program.context import Context
-from atlas_ref.oracle.program.hook import by, same, stopped
+from atlas_ref.oracle.program.hook import by, same, without_gradient
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
@@ -59,7 +59,7 @@ def square(state: str) -> Callable[[Context], bool]:
     return lambda context: context.shapes[state][-1] == context.shapes[state][-2] > 1
 
 
-def both(*conditions: Callable[[Context], bool]) -> Callable[[Context], bool]:
+def both(*conditions: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Whether all of these hold."""
     return lambda context: all(each(context) for each in conditions)
 
@@ -72,7 +72,7 @@ def of_before(op: Any, after: Array, before: Array) -> Array:
     return before
 
 
-def scaled(q: Array) -> Array:
+def scale_query(q: Array) -> Array:
     """A query times 1/sqrt(d_in) once more."""
     return q / np.sqrt(q.shape[-1]).astype(q.dtype)
 
@@ -86,7 +86,7 @@ def scale_twice(op: str, place: int) -> Reading:
     """The mistake of a query that is scaled twice, in the op that takes it as an argument."""
 
     def wrap(call: Any, *arguments: Any) -> Array:
-        return call(*arguments[:place], scaled(arguments[place]), *arguments[place + 1 :])
+        return call(*arguments[:place], scale_query(arguments[place]), *arguments[place + 1 :])
 
     words = "the scale of a query was applied twice"
     return Reading("scale twice", words, is_scaled, ops={op: wrap})
@@ -110,7 +110,7 @@ def _of_gate(program: Program) -> Iterator[Reading]:
             f"gate {name}",
             f"gates were one token {name}",
             several,
-            inputs=changes.changed(LOG, partial(change, axis=axis)),
+            inputs=changes.change_tensor(LOG, partial(change, axis=axis)),
         )
     yield Reading("log as gate", "the log was taken as the gate", ops={GATE: by(same)})
     yield Reading(
@@ -127,12 +127,12 @@ def _of_gate(program: Program) -> Iterator[Reading]:
         yield Reading(
             "gate of channel 0",
             "all channels had the gate of the first",
-            inputs=changes.changed(LOG, changes.first_channel),
+            inputs=changes.change_tensor(LOG, changes.first_channel),
         )
         yield Reading(
             "mean gate",
             "all channels had the mean of their logs",
-            inputs=changes.changed(LOG, changes.mean_channel),
+            inputs=changes.change_tensor(LOG, changes.mean_channel),
         )
     yield Reading(
         "gate of head 0",
@@ -140,7 +140,7 @@ def _of_gate(program: Program) -> Iterator[Reading]:
         lambda context: (
             context.inputs[LOG].ndim > -axis and context.inputs[LOG].shape[axis - 1] > 1
         ),
-        inputs=changes.changed(LOG, lambda x: _of_first(x, axis - 1)),
+        inputs=changes.change_tensor(LOG, lambda x: _of_first(x, axis - 1)),
     )
 
 
@@ -177,13 +177,13 @@ def _of_states(program: Program) -> Iterator[Reading]:
                 f"{state}0 transposed",
                 f"{first} was transposed",
                 both(has(f"{state}0"), square(state)),
-                inputs=changes.changed(first, _transposed),
+                inputs=changes.change_tensor(first, _transpose),
             )
             yield Reading(
                 f"{state} transposed",
                 f"out/{state} was transposed",
                 _either_shape(state),
-                ops={f"out/{state}": lambda op, after, before: _transposed(after)},
+                ops={f"out/{state}": lambda op, after, before: _transpose(after)},
             )
 
 
@@ -192,7 +192,7 @@ def _either_shape(state: str) -> Callable[[Context], bool]:
     return lambda context: square(state)(context) or not context.has(f"{state}_bar")
 
 
-def _transposed(x: Array) -> Array:
+def _transpose(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
@@ -212,12 +212,12 @@ def _of_events(program: Program) -> Iterator[Reading]:
             f"reset {name}",
             f"resets came one token {name}",
             has("reset"),
-            inputs=changes.changed("in/reset", partial(changes.shifted, by=places)),
+            inputs=changes.change_tensor("in/reset", partial(changes.shift_marks, by=places)),
         )
     yield Reading(
         "reset to zero",
         "a reset returned to zero in place of the first state",
-        lambda context: context.has("reset") and _given(program, context),
+        lambda context: context.has("reset") and _has_first_state(program, context),
         ops={f"start/{state}": _zero for state in program.states},
     )
     for state in program.states if len(program.states) > 1 else ():
@@ -229,7 +229,7 @@ def _of_events(program: Program) -> Iterator[Reading]:
         )
 
 
-def _given(program: Program, context: Context) -> bool:
+def _has_first_state(program: Program, context: Context) -> bool:
     return any(context.has(f"{state}0") for state in program.states)
 
 
@@ -248,7 +248,7 @@ def _of_rows(program: Program) -> Iterator[Reading]:
                 f"{name} late",
                 f"{word} were one row late",
                 several,
-                inputs=changes.changed(name, lambda x: changes.late(x, -2)),
+                inputs=changes.change_tensor(name, lambda x: changes.late(x, -2)),
             )
     for one, other in ALIKE:
         if one in program.tensors and other in program.tensors:
@@ -256,7 +256,7 @@ def _of_rows(program: Program) -> Iterator[Reading]:
                 f"{one} and {other} exchanged",
                 f"{one} and {other} were exchanged",
                 _alike(one, other),
-                inputs=changes.exchanged(one, other),
+                inputs=changes.exchange_tensors(one, other),
             )
 
 
@@ -270,25 +270,25 @@ def _alike(one: str, other: str) -> Callable[[Context], bool]:
 def _of_gradients(program: Program) -> Iterator[Reading]:
     """Ways of a gradient that are blocked, or open where they are not."""
     if LOG in program.tensors:
-        yield _blocked("gate", "no gradient went through the gate", {GATE: stopped})
+        yield _block_gradient("gate", "no gradient went through the gate", {GATE: without_gradient})
     for state in program.states:
-        yield _blocked(
-            f"{state} at its write", f"no gradient went through {state}", {state: stopped}
+        yield _block_gradient(
+            f"{state} at its write", f"no gradient went through {state}", {state: without_gradient}
         )
-        yield _blocked(
+        yield _block_gradient(
             f"out/{state}",
             f"in/{state}_bar was absent",
             {f"out/{state}": lambda op, after, before: ops.stop_gradient(after)},
             has(f"{state}_bar"),
         )
-    yield _blocked(
+    yield _block_gradient(
         "first state at resets",
         "a reset let no gradient through to the first state",
         {
             f"start/{state}": lambda op, first, before: ops.stop_gradient(first)
             for state in program.states
         },
-        lambda context: context.has("reset") and _given(program, context),
+        lambda context: context.has("reset") and _has_first_state(program, context),
     )
     yield Reading(
         "gradient over resets",
@@ -299,7 +299,7 @@ def _of_gradients(program: Program) -> Iterator[Reading]:
     )
 
 
-def _blocked(
+def _block_gradient(
     name: str,
     words: str,
     wraps: dict[str, Any],

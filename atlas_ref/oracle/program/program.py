@@ -24,7 +24,7 @@ Readings = Callable[[Any], Iterable[Reading]]
 Results = dict[str, Array]
 
 
-def unchecked(inputs: Inputs, settings: Any) -> None:
+def refuse_nothing(inputs: Inputs, settings: Any) -> None:
     """Refuse nothing beside what shapes and ranges say."""
 
 
@@ -62,11 +62,11 @@ class Setting(NamedTuple):
         """Its value in some settings."""
         return getattr(settings, self.name) if self.get is None else self.get(settings)
 
-    def tried(self, context: Context) -> Iterable[Any]:
+    def candidates(self, context: Context) -> Iterable[Any]:
         """The values that a search tries in a case, its own among them or not."""
         return self.values(context) if callable(self.values) else self.values
 
-    def replaced(self, settings: Any, value: Any) -> Any:
+    def change(self, settings: Any, value: Any) -> Any:
         """Settings with another value of it."""
         if self.put is None:
             return settings.replaced(**{self.name: value})
@@ -97,7 +97,8 @@ class Program(NamedTuple):
         sparse: whether an op has the tokens alone that compute it, where others do not too.
         follows: whether arguments of ops may be computed of values that have names, without one of their
             own: these are then found as a derivative is.
-        few: (inputs) -> those of some tokens, which compute all ops; None where that takes all tokens.
+        tokens_of_ops: (inputs) -> those of some tokens, which compute all ops between them; None where
+            that takes all tokens.
         mistakes: readings that are wrong, beside those that every program may have; or (context) -> all
             mistakes of a case.
         others: (context) -> readings of settings that depend on one another, beside `settings`.
@@ -134,13 +135,13 @@ class Program(NamedTuple):
     behind: tuple[str, ...] = ()
     sparse: bool = False
     follows: bool = False
-    few: Callable[[Inputs], Inputs] | None = None
+    tokens_of_ops: Callable[[Inputs], Inputs] | None = None
     mistakes: tuple[Reading, ...] | Readings = ()
     others: Readings = lambda context: ()
     further: Readings = lambda context: ()
     presets: Callable[[Any], Mapping[str, list[Reading]]] = lambda context: {}
     first: Callable[[str, Any, Any], Any] = lambda name, x, settings: x
-    check: Callable[[Inputs, Any], None] = unchecked
+    check: Callable[[Inputs, Any], None] = refuse_nothing
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
     formulas: Callable[[Hook], Context] | None = None

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.context import Context, Label, unlabelled
-from atlas_ref.oracle.program.hook import Take, computed, hook_of, same
+from atlas_ref.oracle.program.context import Context, Label, no_label
+from atlas_ref.oracle.program.hook import Take, hook_of, same, take_as_is
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Compute, Reading
 from atlas_ref.oracle.subjects.subject import Rounding
@@ -26,8 +26,8 @@ def run(
     rounding: Rounding,
     readings: Sequence[Reading] = (),
     *,
-    take: Take = computed,
-    label: Label = unlabelled,
+    take: Take = take_as_is,
+    label: Label = no_label,
 ) -> dict[str, Array]:
     """Results out/y and out/STATE of a program, in the layout of the case (PROG-1, PROG-2).
 
@@ -42,8 +42,8 @@ def run(
         values = alike([each for each in readings if not each.backward])
         slopes = alike([each._replace(backward=False) for each in readings])
         return {name: _with_slope(x, slopes[name]) for name, x in values.items()}
-    context = seen(program, settings, inputs, rounding, readings)
-    if label is not unlabelled:
+    context = context_under(program, settings, inputs, rounding, readings)
+    if label is not no_label:
         context = context._replace(label=label)
 
     def compute(x: Mapping[str, Any]) -> dict[str, Array]:
@@ -84,7 +84,7 @@ def _with_slope(x: Array, other: Array) -> Array:
     return ops.stop_gradient(x) + (other - ops.stop_gradient(other))
 
 
-def seen(
+def context_under(
     program: Program,
     settings: Any,
     inputs: Mapping[str, Any],

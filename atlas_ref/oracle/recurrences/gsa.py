@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import ones, silenced
+from atlas_ref.oracle.program.changes import ones, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs
 from atlas_ref.oracle.program.hook import Hook, by, same, within
 from atlas_ref.oracle.program.mistakes import has, is_scaled, of_before, scale_twice, square
@@ -22,7 +22,6 @@ from atlas_ref.oracle.recurrences.member import (
     STATE_LAYOUT,
     Member,
     in_layout,
-    masks,
 )
 from atlas_ref.rules.recurrences import gsa
 from atlas_ref.types import Array
@@ -190,7 +189,7 @@ MISTAKES = (
         "gate when silent",
         "silent tokens decayed",
         has("active"),
-        inputs=silenced("in/s"),
+        inputs=zero_silent_tokens("in/s"),
     ),
     Reading("no softmax", "reads had no softmax", ops={"powers": by(same), "weights": by(same)}),
     Reading(

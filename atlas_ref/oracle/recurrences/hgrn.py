@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import ones, silenced
+from atlas_ref.oracle.program.changes import ones, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs
 from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.mistakes import has, of_before
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.recurrences.member import SHARED, Member, masks
+from atlas_ref.oracle.recurrences.member import SHARED, Member
 from atlas_ref.rules.recurrences import hgrn
 from atlas_ref.types import Array
 from tape import ops
@@ -94,7 +94,7 @@ MISTAKES = (
         "gate when silent",
         "silent tokens decayed",
         has("active"),
-        inputs=silenced("in/x"),
+        inputs=zero_silent_tokens("in/x"),
     ),
     Reading(
         "read before",

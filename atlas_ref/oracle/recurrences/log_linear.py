@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.cases.values import key_heads
 from atlas_ref.oracle.drawing import leading
-from atlas_ref.oracle.program.changes import changed, early, late, ones, without
+from atlas_ref.oracle.program.changes import change_tensor, early, late, ones, without
 from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
 from atlas_ref.oracle.program.hook import Hook, within
 from atlas_ref.oracle.program.mistakes import scale_twice
@@ -22,7 +22,6 @@ from atlas_ref.oracle.recurrences.member import (
     STATE_LAYOUT,
     Member,
     in_layout,
-    masks,
 )
 from atlas_ref.rules.recurrences import log_linear
 from atlas_ref.types import Array
@@ -222,26 +221,28 @@ def _without_first(scales: Array) -> Array:
 
 #: Mistakes of kernels beside those of every program (RECUR-14).
 MISTAKES = (
-    Reading("factors forgotten", "in/level_scales was 1", inputs=changed("in/level_scales", ones)),
+    Reading(
+        "factors forgotten", "in/level_scales was 1", inputs=change_tensor("in/level_scales", ones)
+    ),
     Reading(
         "factors of the level above",
         "levels had the factor of the one above",
-        inputs=changed("in/level_scales", lambda x: early(x, -1)),
+        inputs=change_tensor("in/level_scales", lambda x: early(x, -1)),
     ),
     Reading(
         "factors of the level below",
         "levels had the factor of the one below",
-        inputs=changed("in/level_scales", lambda x: late(x, -1)),
+        inputs=change_tensor("in/level_scales", lambda x: late(x, -1)),
     ),
     Reading(
         "factors reversed",
         "levels had their factors in reverse",
-        inputs=changed("in/level_scales", lambda x: x[..., ::-1]),
+        inputs=change_tensor("in/level_scales", lambda x: x[..., ::-1]),
     ),
     Reading(
         "read without itself",
         "a query did not read its own token",
-        inputs=changed("in/level_scales", _without_first),
+        inputs=change_tensor("in/level_scales", _without_first),
     ),
     Reading(
         "level dropped",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.program.context import TRANSPOSED, Context, Inputs
 from atlas_ref.oracle.program.program import Program, Setting
@@ -41,15 +39,6 @@ class Member(NamedTuple):
     words: Mapping[str, str]
     counts: Mapping[str, str] = {}
     flat: Mapping[str, int] = {}
-
-
-def masks(x: Inputs) -> dict[str, Any]:
-    """Tokens that are active, and resets, where a case has them."""
-    return {
-        name: np.asarray(x[f"in/{name}"]).astype(bool)
-        for name in ("active", "reset")
-        if f"in/{name}" in x
-    }
 
 
 def in_layout(settings: Any, M: Array) -> Array:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import changed, ones, silenced
+from atlas_ref.oracle.program.changes import change_tensor, ones, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs
 from atlas_ref.oracle.program.hook import Hook, by, within
-from atlas_ref.oracle.program.mistakes import has, of_before, scaled
+from atlas_ref.oracle.program.mistakes import has, of_before, scale_query
 from atlas_ref.oracle.program.program import Program, Results, Shapes
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout, masks
+from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout
 from atlas_ref.rules.recurrences import mesa
 from atlas_ref.rules.recurrences.checks import of_last_axes
 from atlas_ref.types import Array
@@ -184,9 +184,11 @@ MISTAKES = (
         )
         for name in "GM"
     ),
-    Reading("weight forgotten", "in/weight was 1", inputs=changed("in/weight", ones)),
+    Reading("weight forgotten", "in/weight was 1", inputs=change_tensor("in/weight", ones)),
     Reading(
-        "weight twice", "in/weight was applied twice", inputs=changed("in/weight", lambda x: x * x)
+        "weight twice",
+        "in/weight was applied twice",
+        inputs=change_tensor("in/weight", lambda x: x * x),
     ),
     Reading(
         "gate after write",
@@ -197,7 +199,7 @@ MISTAKES = (
         "gate when silent",
         "silent tokens decayed",
         has("active"),
-        inputs=silenced("in/weight"),
+        inputs=zero_silent_tokens("in/weight"),
     ),
     Reading(
         "no ridge",
@@ -213,7 +215,7 @@ MISTAKES = (
         "ridge of head 0",
         "all heads had the ridge of the first",
         _of_heads,
-        inputs=changed("in/ridge", lambda x: ops.broadcast_to(x[..., :1, :], x.shape)),
+        inputs=change_tensor("in/ridge", lambda x: ops.broadcast_to(x[..., :1, :], x.shape)),
     ),
     Reading(
         "not solved",
@@ -236,7 +238,7 @@ MISTAKES = (
         "query scaled",
         "queries were multiplied by 1/sqrt(d_in)",
         _wide,
-        ops={"solved": lambda op, G, ridge, q: op(G, ridge, scaled(q))},
+        ops={"solved": lambda op, G, ridge, q: op(G, ridge, scale_query(q))},
     ),
     Reading(
         "read before",

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.program import mistakes
-from atlas_ref.oracle.program.changes import changed, silenced, without
+from atlas_ref.oracle.program.changes import change_tensor, without, zero_silent_tokens
 from atlas_ref.oracle.program.context import Context, Inputs, writes
 from atlas_ref.oracle.program.hook import Hook, by, same
 from atlas_ref.oracle.program.mistakes import both, has, of_before, several
 from atlas_ref.oracle.program.program import Program, Results, Setting, Shapes
 from atlas_ref.oracle.program.reading import Reading
-from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout, masks
+from atlas_ref.oracle.recurrences.member import SHARED, STATE_LAYOUT, Member, in_layout
 from atlas_ref.rules.recurrences import short_conv
 from atlas_ref.types import Array
 from tape import ops
@@ -194,13 +194,13 @@ MISTAKES = (
     Reading(
         "taps reversed",
         "taps were in reverse order, the first one on the token itself",
-        inputs=changed("in/w", lambda w: ops.flip(w, -1)),
+        inputs=change_tensor("in/w", lambda w: ops.flip(w, -1)),
     ),
     Reading(
         "taps transposed",
         "taps were read with channels and taps exchanged",
         lambda context: min(context.shapes["w"][-2:]) > 1,
-        inputs=changed("in/w", _flat),
+        inputs=change_tensor("in/w", _flat),
     ),
     Reading(
         "window of before",
@@ -256,13 +256,13 @@ MISTAKES = (
         "window of row 0",
         "all rows went on from the window of the first",
         _of_row,
-        inputs=changed("in/window0", lambda x: ops.broadcast_to(x[:1], x.shape)),
+        inputs=change_tensor("in/window0", lambda x: ops.broadcast_to(x[:1], x.shape)),
     ),
     Reading(
         "silent tokens as zeros",
         "silent tokens entered the window as zeros",
         has("active"),
-        inputs=silenced("in/x"),
+        inputs=zero_silent_tokens("in/x"),
     ),
 )
 

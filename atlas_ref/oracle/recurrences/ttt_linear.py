@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, masks
 from atlas_ref.oracle.drawing import leading
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.program.changes import changed, ones
+from atlas_ref.oracle.program.changes import change_tensor, ones
 from atlas_ref.oracle.program.context import Context, Inputs, starts, writes
 from atlas_ref.oracle.program.hook import Hook, by, same, within
 from atlas_ref.oracle.program.mistakes import of_before, scale_twice, several
@@ -25,7 +25,6 @@ from atlas_ref.oracle.recurrences.member import (
     STATE_LAYOUT,
     Member,
     in_layout,
-    masks,
 )
 from atlas_ref.rules.recurrences import ttt_linear
 from atlas_ref.rules.recurrences.checks import of_last_axes
@@ -318,8 +317,8 @@ MISTAKES = (
         "gradients did not go back through the norm",
         ops={"slope": by(lambda e, hat, d, gain: e * gain)},
     ),
-    Reading("gain forgotten", "in/gain was 1", inputs=changed("in/gain", ones)),
-    Reading("shift forgotten", "in/shift was 0", inputs=changed("in/shift", ops.zeros_like)),
+    Reading("gain forgotten", "in/gain was 1", inputs=change_tensor("in/gain", ones)),
+    Reading("shift forgotten", "in/shift was 0", inputs=change_tensor("in/shift", ops.zeros_like)),
     Reading(
         "step of each token",
         "every gradient had the step size of its own token",

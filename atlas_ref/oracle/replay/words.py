@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from atlas_ref.oracle.judge.verdicts import error_words, index_words, number_as_json, number_words
 from atlas_ref.oracle.replay.ops import is_iterate
 from atlas_ref.oracle.replay.replay import Finding, exit_code, first_wrong
 
@@ -27,9 +28,9 @@ def message(finding: Finding, command: str) -> str:
     """The fixed fields about a finding, one on a line (CASE-27)."""
     lines = [
         ("first wrong", first_words(finding)),
-        ("got", both(finding.got)),
-        ("expected", both(finding.expected)),
-        ("error", _error(finding)),
+        ("got", number_words(finding.got)),
+        ("expected", number_words(finding.expected)),
+        ("error", error_words(finding.ratio, finding.tolerance, finding.basis)),
         ("why", finding.why),
         ("found before", finding.before),
         ("not seen", _unseen_values(finding)),
@@ -48,12 +49,7 @@ def message(finding: Finding, command: str) -> str:
 def first_words(finding: Finding) -> str:
     """Token, op and index of a finding in a phrase."""
     place = f"token {finding.token}, {finding.op}" if finding.token is not None else finding.op
-    return place + (f", index {_index(finding.place)}" if finding.place else "")
-
-
-def both(value: float | None) -> str:
-    """A number in decimal and hexadecimal."""
-    return "" if value is None else f"{value!r} = {value.hex()}"
+    return place + (f", index {index_words(finding.place)}" if finding.place else "")
 
 
 def names(ops: Sequence[str]) -> str:
@@ -107,8 +103,8 @@ def _plain(each: Finding) -> dict[str, Any]:
         "verdict": each.verdict,
         "token": each.token,
         "index": list(each.place),
-        "got": _numbers(each.got),
-        "expected": _numbers(each.expected),
+        "got": number_as_json(each.got),
+        "expected": number_as_json(each.expected),
         "error": each.error,
         "norm": each.norm,
         "tolerance": each.tolerance,
@@ -122,23 +118,13 @@ def _plain(each: Finding) -> dict[str, Any]:
     }
 
 
-def _numbers(value: float | None) -> dict[str, Any] | None:
-    return None if value is None else {"decimal": value, "hex": value.hex()}
-
-
 def _row(each: Finding) -> tuple[str, ...]:
     right = each.verdict == "PASS"
     token = "" if each.token is None or right else str(each.token)
-    index = "" if right or not each.place else _index(each.place)
+    index = "" if right or not each.place else index_words(each.place)
     got, expected = ("", "") if right or each.got is None else (repr(each.got), repr(each.expected))
     ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
     return each.op, each.verdict, ratio, token, index, got, expected, names(each.gap)
-
-
-def _error(each: Finding) -> str:
-    if each.ratio is None or each.tolerance is None:
-        return ""
-    return f"{each.ratio:.3g} times the tolerance {each.tolerance:.3g}, {each.basis}"
 
 
 def _unseen_values(each: Finding) -> str:
@@ -148,7 +134,3 @@ def _unseen_values(each: Finding) -> str:
         f"{names(each.gap)}: not recorded, so the mistake may be in "
         f"{'it' if len(each.gap) == 1 else 'one of them'} as well"
     )
-
-
-def _index(place: Sequence[int]) -> str:
-    return f"({', '.join(map(str, place))})"

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.judge.compare import Checked
-from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.judge.verdicts import (
+    Comparison,
+    error_words,
+    index_words,
+    number_as_json,
+    number_words,
+)
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.report.nearest import Words, nearest_convention
 from atlas_ref.storage import faults
@@ -70,8 +76,8 @@ class Failure(NamedTuple):
                 "op": self.op,
                 "index": None if self.place is None else list(self.place),
             },
-            "got": _both(self.got),
-            "expected": _both(self.expected),
+            "got": number_as_json(self.got),
+            "expected": number_as_json(self.expected),
             "error_over_tolerance": self.ratio,
             "tolerance": self.tolerance,
             "tolerance_from": self.basis,
@@ -88,12 +94,12 @@ class Failure(NamedTuple):
     def fields(self) -> list[tuple[str, str]]:
         """Name and words of every field that is not empty."""
         place = self.op.strip("-") if self.token is None else f"token {self.token}, {self.op}"
-        place += f", index {_words(self.place)}" if self.place else ""
+        place += f", index {index_words(self.place)}" if self.place else ""
         fields = [
             ("first wrong", place),
-            ("got", _hex(self.got)),
-            ("expected", _hex(self.expected)),
-            ("error", self._error()),
+            ("got", number_words(self.got)),
+            ("expected", number_words(self.expected)),
+            ("error", error_words(self.ratio, self.tolerance, self.basis)),
             ("why", self.why),
             ("feature", self.feature),
             ("found before", self.before),
@@ -113,11 +119,6 @@ class Failure(NamedTuple):
                 *(f"  {name:13} {words}" for name, words in self.fields()),
             ]
         )
-
-    def _error(self) -> str:
-        if self.ratio is None or self.tolerance is None:
-            return ""
-        return f"{self.ratio:.3g} times the tolerance {self.tolerance:.3g}, {self.basis}"
 
 
 def failing(rows: Sequence[Comparison]) -> list[Comparison]:
@@ -254,15 +255,3 @@ def _clause(header: Header, tensor: str) -> str:
     if tensor == "-" or header.rule not in SUBJECTS:
         return ""
     return SUBJECTS[header.rule].clause(header, tensor)
-
-
-def _words(index: Sequence[int]) -> str:
-    return f"({', '.join(map(str, index))})"
-
-
-def _hex(value: float | None) -> str:
-    return "" if value is None else f"{value!r} = {value.hex()}"
-
-
-def _both(value: float | None) -> dict[str, Any] | None:
-    return None if value is None else {"decimal": value, "hex": value.hex()}

@@ -15,7 +15,7 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
+from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS, masks, under
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import parameters, program, tensors, void
 from atlas_ref.oracle.deep.sweep import cut
@@ -67,26 +67,13 @@ def config(header: Any, inputs: Mapping[str, Any]) -> Config:
     return parameters.config(header, inputs["in/k"].shape[-1], inputs["in/v"].shape[-1])
 
 
-def _of(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in inputs.items()
-        if name.startswith(prefix)
-    }
-
-
 def _evaluate(
     inputs: Mapping[str, Array], case: Case, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
     own = config(case.header, inputs).replaced(convention=case.convention)
     given = {name: inputs[f"in/{name}"] for name in TOKENS if f"in/{name}" in inputs}
-    masks = {
-        name: np.asarray(inputs[f"in/{name}"]).astype(bool)
-        for name in ("active", "reset")
-        if f"in/{name}" in inputs
-    }
-    tokens = sequence.Tokens(**given, **masks)
-    memory = _of(inputs, tensors.MEMORY)
+    tokens = sequence.Tokens(**given, **masks(inputs))
+    memory = under(inputs, tensors.MEMORY)
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
         state, y = sequence.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
     return {"out/y": y, **_outputs(own, inputs, state, memory)}, None
@@ -95,7 +82,7 @@ def _evaluate(
 def _state(own: Config, inputs: Mapping[str, Array], tokens: sequence.Tokens) -> Any:
     """The state before the first token (DEEPCASE-5)."""
     state = start(own, tokens.k.shape[:-2], dtype=tokens.k.dtype)
-    kinds = {kind: _of(inputs, f"in/state/{kind}/") for kind in tensors.KINDS}
+    kinds = {kind: under(inputs, f"in/state/{kind}/") for kind in tensors.KINDS}
     held = {
         name: inputs[f"in/state/{name}"]
         for name in ("keys", "values", "token_gates", "thresholds")
@@ -130,8 +117,8 @@ def _outputs(
 def clause(header: Any, name: str) -> str:
     """The clause about a result."""
     if name.startswith("grad/"):
-        return GRADIENTS[parameters.parsed(header).outer_gradient]
-    if name.startswith("out/state/momentum") and parameters.parsed(header).deep_momentum:
+        return GRADIENTS[parameters.parse(header).outer_gradient]
+    if name.startswith("out/state/momentum") and parameters.parse(header).deep_momentum:
         return "DEEP-37"
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
@@ -152,7 +139,7 @@ SUBJECT = Subject(
     has_newton_schulz=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=tensors.checked,
+    checked=tensors.check_inputs,
     clause=clause,
     void=_void,
     numbers=tensors.numbers,

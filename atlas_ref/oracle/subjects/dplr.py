@@ -15,13 +15,14 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.forms import dplr as forms
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import masks
 from atlas_ref.oracle.dplr import formulas, masked, members, parameters, program, tensors
 from atlas_ref.oracle.dplr.draw import DRAWING
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.dplr.readings import overflow
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.program.derive import ops as traces
-from atlas_ref.oracle.program.derive.readings import searched
+from atlas_ref.oracle.program.derive.readings import search
 from atlas_ref.oracle.subjects.base.calls import Calls
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Subject
@@ -105,7 +106,7 @@ def _read_by_one(
         return _with_momentum(own, x)
     if member.gated == "heads" and "retain" not in fields:
         fields["retain"] = members.of_heads(x["in/v"], x["in/q"].shape[-2])
-    fields |= _masks(x)
+    fields |= masks(x)
     config, tokens = _config(own, x), dplr.Tokens(**fields)
     run = partial(_run, form, chunk)
     if member.second == "z":
@@ -149,25 +150,16 @@ def _with_momentum(own: Parameters, x: Mapping[str, Array]) -> dict[str, Array]:
     fields |= {"p": x["in/erase_key"], "step_size": x["in/eta"], "step_size_memory": x["in/beta"]}
     M = _start(own, config, x).M
     S = _turn(own, x["in/S0"]) if "in/S0" in x else ops.zeros_like(M)
-    tokens = momentum_delta.Tokens(**fields, **_masks(x))
+    tokens = momentum_delta.Tokens(**fields, **masks(x))
     after, y = momentum_delta.run(config, tokens, momentum_delta.State(M=M, S=S))
     return {"out/y": y, "out/M": _turn(own, after.M), "out/S": _turn(own, after.S)}
-
-
-def _masks(x: Mapping[str, Array]) -> dict[str, Any]:
-    """Tokens that are active, and resets, where a case has them."""
-    return {
-        name: np.asarray(x[f"in/{name}"]).astype(bool)
-        for name in ("active", "reset")
-        if f"in/{name}" in x
-    }
 
 
 def _precondition(x: Mapping[str, Array]) -> tuple[Array, Array]:
     """Preconditioned keys of key heads, and A after the last of them (DPLR-20)."""
     k = x["in/k"]
     logs, rates = x["in/log_retain_precond"], x["in/beta_precond"]
-    tokens = preconditioned_keys.Tokens(k=k, log_retain=logs, step_size=rates, **_masks(x))
+    tokens = preconditioned_keys.Tokens(k=k, log_retain=logs, step_size=rates, **masks(x))
     zeros = ops.zeros_like(k, shape=(*k.shape[:-2], k.shape[-1]))
     keys = preconditioned_keys.run(tokens, preconditioned_keys.State(A=x.get("in/A0", zeros)))
     return keys.p, keys.state.A
@@ -295,9 +287,9 @@ SUBJECT = Subject(
     drawn=("gate", "log"),
     check_form=_check_form,
     search=READINGS,
-    searched=searched(program.program_and_parameters, "dplr", overflow.words),
+    searched=search(program.program_and_parameters, "dplr", overflow.words),
     tried_forms=tuple(forms.FORMS),
-    traced=traces.traced(program.program_and_parameters, lambda case: "in/q"),
+    traced=traces.trace(program.program_and_parameters, lambda case: "in/q"),
     calls=Calls(
         cut=partial(along_tokens, tensors.axes),
         left=lambda name: masked.LEFT.get(name, ""),

@@ -18,11 +18,12 @@ from atlas_ref.forms import tnt
 from atlas_ref.forms.support import require
 from atlas_ref.forms.tnt.state import Keys, Place, start_like
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.drawing import along_tokens
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.derive import ops as traces
-from atlas_ref.oracle.program.derive.readings import searched
+from atlas_ref.oracle.program.derive.readings import search
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.search import READINGS
@@ -87,12 +88,12 @@ def _evaluate(
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
         state = start_like(made, params, k.shape[:-2], k)
         if "in/state/position" in inputs:
-            state = _resumed(s, made, inputs, given, state)
+            state = _resume(s, made, inputs, given, state)
         state, y = tnt.run(made, params, given, state)
     out = {"out/y": y, "out/state/position": np.asarray(state.position, np.int64)}
     for m, own, place in zip(s.memories, each.values(), state.places, strict=True):
-        needs = tensors.kept(s, m, own)
-        left = _left(m, {**own, **_of_state(inputs, m)}, place.memory, needs)
+        needs = tensors.state_tensors(s, m, own)
+        left = _last_state(m, {**own, **_of_state(inputs, m)}, place.memory, needs)
         left |= {"P": place.keys.total, "P_size": place.keys.size, "P_keys": place.keys.rows}
         out |= {f"out/state/{m.name}/{name}": left[name] for name in needs}
     return out, None
@@ -107,7 +108,7 @@ def _initial(own: Mapping[str, Array], lead: tuple[int, ...]) -> tnt.Initial:
     return tnt.Initial(**given)
 
 
-def _resumed(
+def _resume(
     s: Settings, made: tnt.Config, inputs: Mapping[str, Array], given: Any, fresh: tnt.State
 ) -> tnt.State:
     """The state that a call before has left (TNTCASE-4)."""
@@ -131,15 +132,11 @@ def _resumed(
 
 def _of_state(inputs: Mapping[str, Array], m: Memory) -> dict[str, Array]:
     """The tensors of a memory's rule in a state that was left."""
-    prefix = f"in/state/{m.name}/"
-    return {
-        name.removeprefix(prefix): x
-        for name, x in inputs.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) not in projection.Held._fields
-    }
+    before = under(inputs, f"in/state/{m.name}/")
+    return {name: x for name, x in before.items() if name not in projection.Held._fields}
 
 
-def _left(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[str, Array]:
+def _last_state(m: Memory, own: Mapping[str, Array], state: Any, needs: Any) -> dict[str, Array]:
     """What the rule of a memory leaves, by the names of an ordinary case (CONV-37).
 
     Args:
@@ -224,7 +221,7 @@ SUBJECT = Subject(
     has_newton_schulz=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=tensors.checked,
+    checked=tensors.check_inputs,
     clause=clause,
     void=_void,
     numbers=tensors.numbers,
@@ -234,9 +231,9 @@ SUBJECT = Subject(
     states=STATE,
     features=void.features,
     search=READINGS,
-    searched=searched(program.stated, "tnt")._replace(keeps=program.keeps),
+    searched=search(program.program_and_settings, "tnt")._replace(keeps=program.keeps),
     calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state),
-    traced=traces.traced(program.stated, _along),
+    traced=traces.trace(program.program_and_settings, _along),
     convention=parameters.convention,
     check_form=_check_form,
     sample=tnt_inputs.SAMPLE,

@@ -127,7 +127,7 @@ def fit(case: Case, fields: dict[str, Any], inputs: Mapping[str, Any]) -> Candid
         allowed, _ = tensors.table(s, inputs)
     except ValueError:
         return None
-    found = {name: _held(s, name, x) for name, x in inputs.items() if name in allowed}
+    found = {name: _trim_history(s, name, x) for name, x in inputs.items() if name in allowed}
     if not _whole(s, found):
         found = {name: x for name, x in found.items() if not name.startswith(STATE)}
     return Candidate(fields, found)
@@ -140,12 +140,12 @@ def _whole(s: Settings, found: Arrays) -> bool:
     return all(
         f"{STATE}{m.name}/{name}" in found
         for m in s.memories
-        for name, need in tensors.kept(s, m, of_memory(found, m.name)).items()
+        for name, need in tensors.state_tensors(s, m, of_memory(found, m.name)).items()
         if need == "yes"
     )
 
 
-def _held(s: Settings, name: str, x: Any) -> Any:
+def _trim_history(s: Settings, name: str, x: Any) -> Any:
     """Weights of the window, its tokens from before and keys from before, as many as are seen."""
     short = name.rpartition("/")[2]
     if short == "window_weights":

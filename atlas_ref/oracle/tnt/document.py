@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.oracle.cases.tensor_spec import under
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.state import Outputs
 from atlas_ref.oracle.program.hook import Hook, same
@@ -19,7 +20,7 @@ from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.oracle.tnt import projection, writes
 from atlas_ref.oracle.tnt.projection import Held, Rounds
 from atlas_ref.oracle.tnt.settings import Memory, Run
-from atlas_ref.oracle.tnt.tokens import TOKENS, Tensors, cut, has_momentum, joined, picked
+from atlas_ref.oracle.tnt.tokens import TOKENS, Tensors, cut, has_momentum, join_rows, pick_rows
 from atlas_ref.types import Array
 from tape import ops
 
@@ -56,7 +57,7 @@ class Document:
         self.hook, self.m, self.inputs = hook, m, inputs
         self.s = s = hook.context.settings
         self.rounding: Rounding = hook.context.rounding
-        self.known = writes.computed(s, m)
+        self.known = writes.ops_of_memory(s, m)
         self.first, self.T, self.number = first, last - first, number
         self.own = {each: own[each] for each in own if each not in TOKENS} | {
             each: cut(each, own[each], first, last) for each in TOKENS if each in own
@@ -80,13 +81,13 @@ class Document:
         if resumed:
             held = projection.of_inputs(self.inputs, m, held)
         k = self.hook.point(f"{m.name}/keys", self.first, same, self.k)
-        queries, held = projection.moved(
-            m, k, self.own["q"], held, self.number, rounds, self._moved, self.own.get("W_QK")
+        queries, held = projection.move_queries(
+            m, k, self.own["q"], held, self.number, rounds, self._move_query, self.own.get("W_QK")
         )
         moved.setdefault(m.name, []).append(queries)
         if m.asks:  # which may cut the tokens into other documents
-            queries = joined(moved[m.asks])[..., self.first : self.first + self.T, :]
-        state = self._resumed() if resumed else self._anew(None)
+            queries = join_rows(moved[m.asks])[..., self.first : self.first + self.T, :]
+        state = self._resume() if resumed else self._anew(None)
         reads = []
         for first, last in self._runs():
             fresh = self._begins(first)
@@ -97,9 +98,9 @@ class Document:
             y, state = self._run(first, last, state, queries, fresh=fresh)
             reads.append(y)
         kept = {name: getattr(held, name) for name in projection.names(m.projection)}
-        return None if m.read == "none" else joined(reads), {**state.tensors, **kept}
+        return None if m.read == "none" else join_rows(reads), {**state.tensors, **kept}
 
-    def _moved(self, t: int, x: Array) -> Array:
+    def _move_query(self, t: int, x: Array) -> Array:
         """A query that was moved, by keys so far or a matrix of its own (TNT-7)."""
         if self.hook.quiet:
             return x
@@ -124,11 +125,9 @@ class Document:
 
     # -- states ------------------------------------------------------------------------------------
 
-    def _resumed(self) -> State:
-        prefix = f"in/state/{self.m.name}/"
-        names = [name for name in self.inputs if name.startswith(prefix)]
-        tensors = {name.removeprefix(prefix): self.inputs[name] for name in names}
-        tensors = {name: x for name, x in tensors.items() if name not in Held._fields}
+    def _resume(self) -> State:
+        before = under(self.inputs, f"in/state/{self.m.name}/")
+        tensors = {name: x for name, x in before.items() if name not in Held._fields}
         return State(tensors, self.m.phase(self.number))
 
     def _anew(self, before: State | None) -> State:
@@ -169,7 +168,7 @@ class Document:
         }
         given["q"] = queries[..., first:last, :]
         if m.base == "previous":
-            given |= self._counted(numbers)
+            given |= self._counting_gates(numbers)
         lost = m.reset == "instead_of_write" and fresh and m.base != "previous"
         active = np.full(T, m.writes)
         if not m.tail:
@@ -181,7 +180,7 @@ class Document:
         if m.sum == "inclusive":
             rows = np.repeat(rows, 1 + ((numbers % span == 0) & (numbers > 0)))
             span += 1
-            given = {name: picked(name, x, rows) for name, x in given.items()}
+            given = {name: pick_rows(name, x, rows) for name, x in given.items()}
             active = active[rows]
         tensors = {f"in/{name}": x for name, x in given.items()} | _starting(state)
         tensors["in/active"] = active
@@ -192,7 +191,7 @@ class Document:
             y = y[..., np.append(rows[1:] != rows[:-1], True).nonzero()[0], :]
         return y, self._after(state, outputs, given, header, len(rows))
 
-    def _counted(self, numbers: Any) -> dict[str, Array]:
+    def _counting_gates(self, numbers: Any) -> dict[str, Array]:
         """The gates by which Eq 6 as printed counts gradients (TNT-5)."""
         m = self.m
         masks = {"momentum": m.place(numbers) > 0}

@@ -121,7 +121,7 @@ class _Fitted(dict[str, Any]):
             self.put("window_gate", False)
         for name in self.memories:
             self._fit_local(name)
-        self._fit_counted()
+        self._fit_counting()
         if "convention" not in self.choices and not self._rule("has_newton_schulz"):
             self["convention"] = {
                 k: x for k, x in self["convention"].items() if k != "newton_schulz"
@@ -154,7 +154,7 @@ class _Fitted(dict[str, Any]):
         if self[f"{name}.projection.range"] != "window":
             self.put(f"{name}.projection.window", None)
 
-    def _fit_counted(self) -> None:
+    def _fit_counting(self) -> None:
         """The convention under which sum inclusive and base previous are defined (TNT-3, TNT-5)."""
         axes: dict[str, Any] = {}
         summed = self["global.sum"] or self._of_preset("global", "sum")

@@ -13,13 +13,13 @@ from operator import add
 
 import numpy as np
 
-from atlas_ref.oracle.program.context import unlabelled
+from atlas_ref.oracle.program.context import no_label
 from atlas_ref.oracle.program.hook import Hook
 from atlas_ref.oracle.program.program import Results
 from atlas_ref.oracle.tnt.context import TntContext
 from atlas_ref.oracle.tnt.document import Document
 from atlas_ref.oracle.tnt.settings import Settings
-from atlas_ref.oracle.tnt.tokens import TOKENS, Tensors, joined, of_memory
+from atlas_ref.oracle.tnt.tokens import TOKENS, Tensors, join_rows, of_memory
 from atlas_ref.types import Array
 from tape import ops
 
@@ -27,7 +27,7 @@ from tape import ops
 def results(context: TntContext, hook: Hook) -> Results:
     """The reads and the state of a case (TNTCASE-5)."""
     s: Settings = context.settings
-    inputs, T = _labelled(context), context.tokens
+    inputs, T = _label_inputs(context), context.tokens
     reset = np.zeros(T, bool)
     if "in/reset" in inputs:
         reset = np.asarray(inputs["in/reset"]).astype(bool)
@@ -46,16 +46,16 @@ def results(context: TntContext, hook: Hook) -> Results:
             y, state = document.results(resumed=resumes and i == 0, moved=moved)
             each.append(y)
         out |= {f"state/{m.name}/{name}": x for name, x in state.items()}
-        reads |= {} if m.read == "none" else {m.name: joined(each)}
+        reads |= {} if m.read == "none" else {m.name: join_rows(each)}
     position = np.asarray(numbers[-1] + T - starts[-2], np.int64)
     ordered = [f"state/{m.name}/" for m in s.memories]
     state = {n: x for key in ordered for n, x in out.items() if n.startswith(key)}
     return {"y": _total(hook, reads), "state/position": position, **state}
 
 
-def _labelled(context: TntContext) -> Tensors:
+def _label_inputs(context: TntContext) -> Tensors:
     """Inputs of which ops are made, under their names: tensors of tokens, and matrices of queries."""
-    if context.label is unlabelled:
+    if context.label is no_label:
         return context.inputs
     found = dict(context.inputs)
     for each in (*TOKENS, "W_QK"):

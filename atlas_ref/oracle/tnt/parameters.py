@@ -114,7 +114,7 @@ def check_header(header: Any) -> None:
     config(header, 2, 2)
 
 
-def parsed(header: Any) -> Parameters:
+def parse(header: Any) -> Parameters:
     """The parameters of a case, with those of their preset, validated one by one.
 
     Raises:
@@ -157,7 +157,7 @@ def _local(given: Any, changes: Mapping[str, Any]) -> Any:
 
 def rule_of(header: Any) -> str:
     """The rule of the memories, whose convention the header has."""
-    return str(parsed(header).rule)
+    return str(parse(header).rule)
 
 
 def convention(header: Any) -> Convention:
@@ -190,7 +190,7 @@ def config(
     Raises:
         ValueError: settings that contradict each other.
     """
-    parameters = parsed(header)
+    parameters = parse(header)
     rule = FAMILY[parameters.rule]
     sizes: dict[str, Any] = {"window": parameters.window} if rule.has_window else {}
     made = rule.Config(d_in=d_in, d_out=d_out, convention=own or convention(header), **sizes)

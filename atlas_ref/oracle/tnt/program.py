@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from atlas_ref.oracle.program import run as of_program
 from atlas_ref.oracle.program.context import Inputs
-from atlas_ref.oracle.program.derive.ops import placed
-from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.program.derive.ops import places_of_ops
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt import inputs as tnt_inputs
@@ -18,7 +15,7 @@ from atlas_ref.oracle.tnt import loop, parameters, tensors
 from atlas_ref.oracle.tnt.context import TntContext, shapes
 from atlas_ref.oracle.tnt.readings import axes, habits
 from atlas_ref.oracle.tnt.settings import Settings, settings_of
-from atlas_ref.oracle.tnt.writes import EXTRA, WRITE, computed
+from atlas_ref.oracle.tnt.writes import EXTRA, WRITE
 from atlas_ref.rules import FAMILY
 
 if TYPE_CHECKING:
@@ -36,9 +33,6 @@ def clauses(settings: Settings, inputs: Inputs) -> dict[str, str]:
         **{op: own[op] for op in WRITE if op in own},
     }
 
-
-#: Inputs that are no numbers: where documents start, and the place of the call in its own.
-MASKS = ("in/reset", "in/state/position")
 
 PROGRAM = Program(
     name=parameters.NAME,
@@ -68,24 +62,18 @@ def _with_memories(names: tuple[str, ...]) -> Program:
     return PROGRAM._replace(settings=axes.settings(names), listing=(*listing, "y"))
 
 
-def stated(case: Case) -> tuple[Program, Settings]:
+def program_and_settings(case: Case) -> tuple[Program, Settings]:
     """The program of a case, and its parameters, of which replay and search are made."""
     settings = settings_of(case)
     return _with_memories(tuple(m.name for m in settings.memories)), settings
 
 
 #: Results of a case under some readings (TNTCASE-5, TOL-3).
-run = of_program.of_cases(stated)
+run = of_program.of_cases(program_and_settings)
 
 
-_places = placed(stated)
-
-
-def _deciding(context: TntContext) -> tuple[Any, ...]:
-    """What decides which ops are computed, and at which tokens."""
-    s, x = context.settings, context.inputs
-    masks = [None if name not in x else np.asarray(x[name]).tolist() for name in MASKS]
-    return s.memories, s.origin, s.counts_on, [computed(s, m) for m in s.memories], masks
+#: Ops of a case under some readings, each with its tokens.
+_places = places_of_ops(program_and_settings)
 
 
 def keeps(case: Case, each: Reading) -> bool:
@@ -94,7 +82,4 @@ def keeps(case: Case, each: Reading) -> bool:
     A last chunk that is not written has none, and is compared by what its tokens read.
     """
     whole = {name: value for name, value in each.settings.items() if not name.endswith(".tail")}
-    other = each._replace(settings=whole)
-    if _deciding(seen(stated, case)) == _deciding(seen(stated, case, [other])):
-        return True
-    return _places(case) == _places(case, [other])
+    return _places(case) == _places(case, [each._replace(settings=whole)])

@@ -34,7 +34,7 @@ class Held(NamedTuple):
     P_keys: Array = None
 
 
-def moved(
+def move_queries(
     m: Memory,
     k: Array,
     q: Array,
@@ -56,17 +56,17 @@ def moved(
         return q, held
     if p.kind == "learned":
         found = rounds.way.matmul(q, ops.swapaxes(W, -1, -2))
-        return _stacked([take(t, found[..., t, :]) for t in range(T)]), held
+        return _stack([take(t, found[..., t, :]) for t in range(T)]), held
     if p.range == "window":
         return _of_window(m, k, q, held, rounds, take)
     reads = []
     for t in range(T):
         if _start(m, number + t) != _start(m, number + t - 1):
-            held = _emptied(held)
-        before, held = held, _added(m, k[..., t, :], held, rounds)
+            held = _empty(held)
+        before, held = held, _add_key(m, k[..., t, :], held, rounds)
         of = held if p.own == "inclusive" else before
-        reads.append(take(t, _asked(m, of, q[..., t, :], rounds.way)))
-    return _stacked(reads), held
+        reads.append(take(t, _project(m, of, q[..., t, :], rounds.way)))
+    return _stack(reads), held
 
 
 def nothing(m: Memory, like: Array, lead: tuple[int, ...]) -> Held:
@@ -76,11 +76,11 @@ def nothing(m: Memory, like: Array, lead: tuple[int, ...]) -> Held:
         return Held()
     if p.range == "window":
         return Held(P_keys=ops.zeros_like(like, shape=(*lead, 0, d)))
-    size = ops.zeros_like(like, shape=lead) if sized(p) else None
+    size = ops.zeros_like(like, shape=lead) if has_size(p) else None
     return Held(P=ops.zeros_like(like, shape=(*lead, d, d)), P_size=size)
 
 
-def sized(p: Any) -> bool:
+def has_size(p: Any) -> bool:
     """Whether P is divided by the squared norms of its keys together (TNT-9)."""
     return bool(p.kind == "sum_outer" and p.norm == "sum_of_norms")
 
@@ -91,7 +91,7 @@ def names(p: Any) -> tuple[str, ...]:
         return ()
     if p.range == "window":
         return ("P_keys",)
-    return ("P", "P_size") if sized(p) else ("P",)
+    return ("P", "P_size") if has_size(p) else ("P",)
 
 
 def reach(p: Any) -> int:
@@ -105,23 +105,23 @@ def _start(m: Memory, number: int) -> int:
     return int(number - back[m.projection.range])
 
 
-def _emptied(held: Held) -> Held:
+def _empty(held: Held) -> Held:
     return Held(*(None if x is None else ops.zeros_like(x) for x in held))
 
 
-def _added(m: Memory, key: Array, held: Held, rounds: Rounds) -> Held:
+def _add_key(m: Memory, key: Array, held: Held, rounds: Rounds) -> Held:
     """P and a further key (TNT-7, TNT-9)."""
     p = m.projection
     if p.kind == "orthogonal":
-        return held._replace(P=_spanned(m, unit(key), held.P, rounds))
+        return held._replace(P=_extend_projector(m, unit(key), held.P, rounds))
     row = rounds.touch(unit(key)) if p.norm == "per_key" else key
     total = held.P + ops.outer(row, row)
-    if not sized(p):
+    if not has_size(p):
         return held._replace(P=total)
     return held._replace(P=total, P_size=held.P_size + ops.sum(key * key, axis=-1))
 
 
-def _spanned(m: Memory, key: Array, P: Array, rounds: Rounds) -> Array:
+def _extend_projector(m: Memory, key: Array, P: Array, rounds: Rounds) -> Array:
     """The projector onto the keys and a further one, by Gram-Schmidt."""
     rest = key
     for _ in range(2):
@@ -132,9 +132,9 @@ def _spanned(m: Memory, key: Array, P: Array, rounds: Rounds) -> Array:
     return P + ops.outer(row, row)
 
 
-def _asked(m: Memory, held: Held, q: Array, way: Arithmetic) -> Array:
+def _project(m: Memory, held: Held, q: Array, way: Arithmetic) -> Array:
     found = way.matmul(held.P, ops.expand_dims(q, -1))[..., 0]
-    return _over(found, ops.expand_dims(held.P_size, -1)) if sized(m.projection) else found
+    return _over(found, ops.expand_dims(held.P_size, -1)) if has_size(m.projection) else found
 
 
 def _over(x: Array, size: Array) -> Array:
@@ -162,12 +162,12 @@ def _of_window(
         K = used[seen]
         scores = way.matmul(K, ops.expand_dims(q[..., t, :], -1))
         found = way.matmul(ops.swapaxes(K, -1, -2), scores)[..., 0]
-        if sized(p):
+        if has_size(p):
             total = ops.sum(ops.sum(K * K, axis=-1), axis=-1, keepdims=True)
             found = _over(found, total)
         reads.append(take(t, found))
     kept = rows[..., max(0, rows.shape[-2] - reach(p)) :, :]
-    return _stacked(reads), Held(P_keys=kept)
+    return _stack(reads), Held(P_keys=kept)
 
 
 def unit(k: Array) -> Array:
@@ -182,7 +182,7 @@ def unit(k: Array) -> Array:
     return ops.where(some, scaled / ops.sqrt(ops.where(some, squares, 1.0)), 0.0)
 
 
-def _stacked(reads: list[Array]) -> Array:
+def _stack(reads: list[Array]) -> Array:
     return ops.stack(reads, axis=-2)
 
 

@@ -171,7 +171,7 @@ def stated_settings(header: Header, convention: Convention | None = None) -> Set
     Args:
         convention: in force; None for that of the header.
     """
-    given, in_force = parameters.parsed(header), convention or parameters.convention(header)
+    given, in_force = parameters.parse(header), convention or parameters.convention(header)
     memories = []
     for name in parameters.names(given):
         own: Any = given.global_ if name == "global" else given.locals_[int(name[5:])]

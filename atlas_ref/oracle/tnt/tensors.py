@@ -60,7 +60,7 @@ AXES = {
 SHARED = {**{f"in/{name}": tensor for name, tensor in AXES.items()}, **SEQUENCE}
 
 
-def kept(s: Settings, m: Memory, own: Mapping[str, Any]) -> dict[str, str]:
+def state_tensors(s: Settings, m: Memory, own: Mapping[str, Any]) -> dict[str, str]:
     """Tensors that a state has of a memory: name -> "yes", or what stands in (TNT-11).
 
     Args:
@@ -182,7 +182,7 @@ def _of_state(
     refused: dict[str, str],
 ) -> None:
     """What a call before has left of a memory, and the cotangents of what this one leaves."""
-    needs = kept(s, m, own)
+    needs = state_tensors(s, m, own)
     resumes = "in/state/position" in present
     for name, axes in HELD.items():
         key = f"{STATE}{m.name}/{name}"
@@ -200,7 +200,7 @@ def _of_state(
                 refused[bar] = f"the state of {m.name} has none"
 
 
-def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one (TNTCASE-3, TNTCASE-4).
 
     Raises:
@@ -229,7 +229,7 @@ def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             own_axes = tuple(sizes[axis][0] for axis in FIRST[short].split())
             check_front(name, value.shape, own_axes, sizes["..."][0])
             check_values(name, value, tensors[name])
-    _check_held(s, ordered)
+    _check_history(s, ordered)
     return ordered
 
 
@@ -263,7 +263,7 @@ def _check_window(s: Settings, m: Memory, inputs: Mapping[str, Any]) -> None:
     """Refuse part of a window from before, and two tensors of its weights (TNTCASE-3, TNTCASE-4)."""
     prefix, tensors = f"{STATE}{m.name}/", of_memory(inputs, m.name)
     held = [name for name in inputs if name.startswith(f"{prefix}window_")]
-    for name in kept(s, m, tensors) if held else ():
+    for name in state_tensors(s, m, tensors) if held else ():
         if name.startswith("window_") and prefix + name not in inputs:
             raise ValueError(f"{prefix}{name}: missing beside {held[0]}")
     if "window_gate" in tensors and "window_weights" in tensors:
@@ -272,7 +272,7 @@ def _check_window(s: Settings, m: Memory, inputs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_held(s: Settings, inputs: Mapping[str, Any]) -> None:
+def _check_history(s: Settings, inputs: Mapping[str, Any]) -> None:
     """Refuse more tokens from before than a window or a projection sees (TNT-11)."""
     position = inputs.get("in/state/position")
     if position is not None and int(position) < s.origin:
@@ -315,8 +315,8 @@ __all__ = [
     "SEQUENCE",
     "STATE",
     "axes",
-    "checked",
-    "kept",
+    "check_inputs",
     "numbers",
+    "state_tensors",
     "table",
 ]

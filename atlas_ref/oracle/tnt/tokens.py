@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS
+from atlas_ref.oracle.cases.tensor_spec import OF_TOKENS, under
 from atlas_ref.oracle.tnt.settings import Memory
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -20,9 +20,7 @@ Tensors = Mapping[str, Array]
 def of_memory(inputs: Tensors, name: str) -> dict[str, Array]:
     """The tensors of a memory without its name: its own, and those that all share (TNTCASE-3)."""
     shared = {each: inputs[f"in/{each}"] for each in TOKENS if f"in/{each}" in inputs}
-    prefix = f"in/{name}/"
-    own = {each.removeprefix(prefix): x for each, x in inputs.items() if each.startswith(prefix)}
-    return {**shared, **own}
+    return {**shared, **under(inputs, f"in/{name}/")}
 
 
 def has_momentum(m: Memory, own: Mapping[str, Any], rule: str) -> bool:
@@ -30,7 +28,7 @@ def has_momentum(m: Memory, own: Mapping[str, Any], rule: str) -> bool:
     return FAMILY[rule].has_momentum and ("momentum" in own or m.base == "previous")
 
 
-def joined(rows: list[Array]) -> Array:
+def join_rows(rows: list[Array]) -> Array:
     """Rows of tokens one behind the other."""
     return rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2)
 
@@ -45,6 +43,6 @@ def cut(name: str, x: Array, first: int, last: int) -> Array:
     return x[(..., slice(first, last), *[slice(None)] * (-_axis(name) - 1))]
 
 
-def picked(name: str, x: Array, rows: Any) -> Array:
+def pick_rows(name: str, x: Array, rows: Any) -> Array:
     """Some tokens of a tensor, one of them more than once perhaps."""
     return ops.index(x, (..., rows, *[slice(None)] * (-_axis(name) - 1)))

@@ -24,7 +24,7 @@ def reasons(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
         void_axes(
             memory.run_config.convention,
             rule=rule,
-            window=parameters.parsed(header).window,
+            window=parameters.parse(header).window,
             span=memory.run_config.span,
             tokens=inputs["in/k"].shape[-2],
             gated=gated,
@@ -87,7 +87,7 @@ def features(case: Case) -> set[str]:
         "history": ends("window_k"),
         "resumed": "in/state/position" in inputs,
         "span": True,
-        "window": parameters.parsed(case.header).window > 1,
+        "window": parameters.parse(case.header).window > 1,
         "weights": ends("window_weights", "window_gate"),
         "momentum": ends("momentum"),
         "iterations": case.convention.has_newton_schulz,

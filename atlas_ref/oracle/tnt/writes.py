@@ -38,7 +38,7 @@ ORDER = {
 }
 
 
-def computed(s: Settings, m: Memory) -> tuple[str, ...]:
+def ops_of_memory(s: Settings, m: Memory) -> tuple[str, ...]:
     """Ops of a write and a read of a memory, in their order."""
     rule = FAMILY[s.rule]
     has = {
@@ -60,7 +60,7 @@ class Ops:
     Attributes:
         hook: of the program.
         m: the memory.
-        known: its ops, as `computed` has them.
+        known: its ops, as `ops_of_memory` has them.
         rows: the token of the call that stands in each row of the run.
         first: what the first row reads after a write that is lost (TNT-5); None for its own.
     """
@@ -77,16 +77,16 @@ class Ops:
         label, t = self.hook.context.label, self.rows[i]
         stays = t if self.m.writes else t - 1  # a reset stands in the place of a write
         if op == "read" and i == 0 and self.first is not None:
-            return label(self.first, self._named("M"), stays)
+            return label(self.first, self._name("M"), stays)
         if op == "kept M":
-            return label(compute(*arguments), self._named("M"), stays)
+            return label(compute(*arguments), self._name("M"), stays)
         extra = i + 1 < len(self.rows) and self.rows[i + 1] == t  # the same token follows again
         if op not in self.known or (extra and op == "y"):
             return compute(*arguments)
         name = f"{self.m.name}/{EXTRA}/{op}" if extra else f"{self.m.name}/{op}"
         if op == "residual":
             return self._residual(name, t, compute, *arguments, counts=counts)
-        compute, each = _in_order(ORDER[op], compute, self._labelled(op, t, arguments))
+        compute, each = _in_order(ORDER[op], compute, self._label_arguments(op, t, arguments))
         if op in SIGNED and self.hook.context.settings.c.momentum_sign == "minus":
             return -self.hook(name, t, lambda *given: -compute(*given), *each)
         return self.hook(name, t, compute, *each)
@@ -111,28 +111,28 @@ class Ops:
             found = compute(state._replace(**{of: M}), decay, keys, targets)
             return ops.where(by_lag, ops.flip(found, -2), 0.0)
 
-        M = label(getattr(state, of), self._named(name_of), at)
+        M = label(getattr(state, of), self._name(name_of), at)
         return ops.flip(self.hook(name, t, rows, M, keys, targets, decay, counts=by_lag), -2)
 
-    def _labelled(self, op: str, t: int, arguments: Sequence[Any]) -> list[Any]:
+    def _label_arguments(self, op: str, t: int, arguments: Sequence[Any]) -> list[Any]:
         """Arguments of an op with states of before, and a query that was moved, under their names."""
         label, each = self.hook.context.label, list(arguments)
         if op == "S":  # without a gate nothing is carried
-            each[2] = None if each[1] is None else label(each[2], self._named("S"), t - 1)
+            each[2] = None if each[1] is None else label(each[2], self._name("S"), t - 1)
         elif op == "P":
-            each[2] = label(each[2], self._named("S[t-j]"), None)
+            each[2] = label(each[2], self._name("S[t-j]"), None)
         elif op == "M":
-            each[2] = label(each[2], self._named("M"), t - 1)
+            each[2] = label(each[2], self._name("M"), t - 1)
         elif op == "y":
             if self.m.read == "before":
-                each[1] = label(each[1], self._named("M"), t - 1)
+                each[1] = label(each[1], self._name("M"), t - 1)
             elif self.m.read == "chunk_start":
-                each[1] = label(each[1], self._named("M[start]"), None)
+                each[1] = label(each[1], self._name("M[start]"), None)
             if self.m.projection.kind != "none":
-                each[2] = label(each[2], self._named("projected"), t)
+                each[2] = label(each[2], self._name("projected"), t)
         return each
 
-    def _named(self, op: str) -> tuple[str]:
+    def _name(self, op: str) -> tuple[str]:
         return (f"{self.m.name}/{op}",)
 
 

@@ -190,7 +190,7 @@ def _on_bounds(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 def _own_tokens(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """A query, a key and a gate for one memory of a TNT, in the place of the shared ones."""
-    memory = tnt_parameters.names(tnt_parameters.parsed(case.header))[-1]
+    memory = tnt_parameters.names(tnt_parameters.parse(case.header))[-1]
     own = {}
     for name in ("k", "q", "retain", "step_size"):
         if f"in/{name}" in inputs:

@@ -237,7 +237,7 @@ def matrix_case(settings: dict[str, Any]) -> Any:
 
 def stated(case: Any) -> Any:
     """The settings of a case with every default."""
-    s = program.stated(case)[1]
+    s = program.program_and_settings(case)[1]
     return SimpleNamespace(
         chunk=s.chunk,
         window=s.window,

@@ -15,7 +15,7 @@ from atlas_ref.oracle.dplr.program import program_and_parameters
 from atlas_ref.oracle.dplr.readings import of_formulas
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.program.derive.readings import context_of_case
 from atlas_ref.oracle.subjects.dplr import SUBJECT
 from tests.support.close import ANALYTIC, assert_close, relative_error
 from tests.truth import dplr_mistakes, gate_formula_loops
@@ -81,7 +81,7 @@ def planted(case: Any, mistake: str = "", **tensors: Any) -> dict[str, Any]:
 OWN = {
     each.name
     for case in CASES.values()
-    for at in [seen(program_and_parameters, case)]
+    for at in [context_of_case(program_and_parameters, case)]
     for each in (*of_formulas.mistakes(at), *of_formulas.constants(at))
 }
 

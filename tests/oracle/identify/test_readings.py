@@ -20,7 +20,7 @@ from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.program.derive.readings import seen as seen_by
+from atlas_ref.oracle.program.derive.readings import context_of_case as seen_by
 from atlas_ref.oracle.program.hook import hook_of
 from atlas_ref.oracle.program.run import exact
 from atlas_ref.parts.memory_functions import MemoryFunction
@@ -322,7 +322,7 @@ def test_a_program_with_another_activation_has_its_derivative_too(name: str) -> 
     """
     (found,) = (each for each in listed.MISTAKES if each.name == name)
     settings = REQUESTS["mlp"]["parameters"]["memory"]
-    hook = hook_of(seen_by(program.stated, CASES["mlp"]), {}, (found,))
+    hook = hook_of(seen_by(program.program_and_settings, CASES["mlp"]), {}, (found,))
     m = Function(MemoryFunction(**settings), part=hook.part)
     a, h = np.array([-2.1, -0.7, -0.1, 0.3, 1.2, 2.6]), 1e-5
     act = [x * m.share(x) for x in (a + h, a - h)]

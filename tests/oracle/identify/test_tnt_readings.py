@@ -15,7 +15,7 @@ from atlas_ref.oracle.identify.deciding import deciding_case
 from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.identify.readings.nodes import redrawn
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.program.derive.ops import placed
+from atlas_ref.oracle.program.derive.ops import places_of_ops
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import Recorder, arithmetic_inputs
@@ -385,7 +385,7 @@ def test_the_reading_that_explains_a_trace_is_named(name: str, op: str, words: s
 def test_a_reading_keeps_the_ops_of_a_case_where_it_computes_the_same_at_the_same_tokens(
     name: str,
 ) -> None:
-    case, places = CASES[name], placed(program.stated)
+    case, places = CASES[name], places_of_ops(program.program_and_settings)
     every = [*SEARCHED.settings(case), *SEARCHED.departures(case)]
     kept = {each.name for each in every if SEARCHED.keeps(case, each)}
     same = {each.name for each in every if places(case, [each]) == places(case)}

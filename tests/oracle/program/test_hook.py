@@ -15,9 +15,9 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.axes import axes
-from atlas_ref.oracle.program.derive.ops import graph, placed
-from atlas_ref.oracle.program.derive.readings import others, searched
-from atlas_ref.oracle.program.derive.tensors import checked, shapes, states
+from atlas_ref.oracle.program.derive.ops import graph, places_of_ops
+from atlas_ref.oracle.program.derive.readings import others, search
+from atlas_ref.oracle.program.derive.tensors import check_inputs, shapes, states
 from atlas_ref.oracle.program.hook import Hook, behind, by, hook_of, same, within
 from atlas_ref.oracle.program.program import Program, Results, Setting
 from atlas_ref.oracle.program.reading import Reading
@@ -208,7 +208,7 @@ def test_steps_rows_of_a_mask_and_formulas_before_the_loop() -> None:
     rows = {"in/active": np.array([[1, 0], [1, 1]], np.uint8)}
     x = {**X, "in/root": X["in/x"], **rows}
     found = graph(STEPS, Settings(), Case(x))
-    assert found.ordered() == ["step0/s", "step1/s", "y"]
+    assert found.order() == ["step0/s", "step1/s", "y"]
     assert found.sources("step0/s") == ("step1/s[t-1]", "in/root")
     assert found.sources("step1/s") == ("step0/s", "in/root")
     assert found.sources("y") == ("step1/s",)
@@ -260,7 +260,7 @@ def test_an_op_once_more_apart_from_the_trace_leaves_no_mark() -> None:
 @pytest.mark.clause("PROG-3")
 def test_ops_with_their_inputs_and_tokens_are_read_off_one_run() -> None:
     found = graph(SUM, Settings(), Case({**X, **MASKS}))
-    assert found.ordered() == ["s", "y"]
+    assert found.order() == ["s", "y"]
     assert (found.sources("s"), found.sources("y")) == (("s[t-1]", "in/x"), ("s",))
     assert found.tokens == {"s": [0, 1, 2, 3], "y": [0, 1, 2, 3]}
 
@@ -300,7 +300,7 @@ def test_arguments_that_are_computed_are_followed_to_the_values_that_have_names(
         return {"y": ops.stack(reads, axis=-2), "s": total}
 
     found = graph(SUM._replace(loop=following, follows=True), Settings(), Case(X))
-    assert found.ordered() == ["half", "s", "y"]
+    assert found.order() == ["half", "s", "y"]
     assert found.sources("half") == ("in/x",)
     assert found.sources("s") == ("s[t-1]", "half", "in/s0", "in/x")
     assert found.sources("y") == ("s[start]", "s", "half")  # of one argument the latest op first
@@ -324,7 +324,7 @@ def test_a_hook_is_told_which_entries_have_an_influence() -> None:
 
 @pytest.mark.clause("PROG-3", "PROG-5")
 def test_ops_of_a_reading_are_listed_with_their_tokens() -> None:
-    places = placed(lambda case: (SUM, Settings()))
+    places = places_of_ops(lambda case: (SUM, Settings()))
     case = Case(X)
     assert places(case) == {"s": [0, 1, 2, 3], "y": [0, 1, 2, 3]}
     assert places(case) is places(case)
@@ -346,7 +346,7 @@ def test_a_setting_may_say_its_values_by_the_case_and_where_it_lies() -> None:
         {"p": 2},
     )
     whole = SUM._replace(presets=lambda context: {"cube": found[1:]})
-    presets = searched(lambda case: (whole, Settings(2)), "sum").presets(Case(X))
+    presets = search(lambda case: (whole, Settings(2)), "sum").presets(Case(X))
     assert presets == {"cube": found[1:]}
 
 
@@ -362,7 +362,7 @@ def test_settings_of_one_function_are_tried_once() -> None:
 
 @pytest.mark.clause("PROG-4", "PROG-5")
 def test_mistakes_of_every_program_are_those_that_its_case_can_show() -> None:
-    of = searched(lambda case: (SUM, Settings()), "sum")
+    of = search(lambda case: (SUM, Settings()), "sum")
 
     def names(**inputs: Any) -> set[str]:
         return {each.name for each in of.departures(Case({**X, **inputs}))}
@@ -378,7 +378,7 @@ def test_mistakes_of_every_program_are_those_that_its_case_can_show() -> None:
     assert {each for each in graded - found if "gradient" in each} == graded - found
     assert "no gradient of first state at resets" in graded
     strict = SUM._replace(check=_refuse)
-    refusing = searched(lambda case: (strict, Settings()), "sum")
+    refusing = search(lambda case: (strict, Settings()), "sum")
     assert "s0 ignored" not in {each.name for each in refusing.departures(Case(X))}
 
 
@@ -421,9 +421,9 @@ def test_a_call_that_is_cut_in_two_gives_what_one_gives(member: str, kind: str) 
 @pytest.mark.clause("PROG-6")
 def test_tensors_say_what_is_missing_and_draw_states() -> None:
     with pytest.raises(ValueError, match=r"in/x: missing, axes \(... T d_out\) are needed"):
-        checked(SUM, Settings(), {})
+        check_inputs(SUM, Settings(), {})
     with pytest.raises(ValueError, match=r"in/s0: shape \(3,\), expected \(2, 3\)"):
-        checked(SUM, Settings(), {**X, "in/s0": np.ones(3)})
+        check_inputs(SUM, Settings(), {**X, "in/s0": np.ones(3)})
     assert shapes(SUM, Settings(), X)["in/s_bar"] == (2, 3)
     drawn = states(SUM, Settings(), X, np.random.default_rng(0))
     assert {name: x.shape for name, x in drawn.items()} == {"in/s0": (2, 3), "in/s_bar": (2, 3)}

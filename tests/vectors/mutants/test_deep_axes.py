@@ -118,7 +118,7 @@ def test_a_value_is_one_step_from_that_of_the_case() -> None:
 
 def beyond(case) -> list[bool]:
     """Which errors of all writes are beyond their threshold."""
-    bias, sides = program.stated(case)[1].bias, []
+    bias, sides = program.program_and_settings(case)[1].bias, []
 
     def take(op, t, compute, *args, **counts):
         if op == "cotangent":

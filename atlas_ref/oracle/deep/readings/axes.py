@@ -174,7 +174,7 @@ def _same_widths(context: DeepContext) -> bool:
     return bool(context.inputs["in/k"].shape[-1] == context.inputs["in/v"].shape[-1])
 
 
-def _graded(context: DeepContext) -> bool:
+def _has_cotangent(context: DeepContext) -> bool:
     return "in/y_bar" in context.inputs
 
 
@@ -183,14 +183,14 @@ def _as_json(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_defaults=False)
 
 
-def _chosen(value: Any) -> Any:
+def _without_defaults(value: Any) -> Any:
     """Settings that are not their defaults, and the kind, as an object of JSON."""
     return {"kind": value.kind, **value.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _whole(value: Any) -> Any:
     """A network in the place of the momentum as an object of JSON."""
-    return {"function": _chosen(value.function), "objective": value.objective}
+    return {"function": _without_defaults(value.function), "objective": value.objective}
 
 
 def _newton_schulz(context: DeepContext) -> Sequence[Any]:
@@ -233,8 +233,8 @@ AXES: tuple[Setting, ...] = (
     _field("chunk", _chunks),
     _field("window", _windows),
     _field("span", _spans),
-    _field("bias", biases, said=_chosen),
-    _field("retention", retentions, said=_chosen),
+    _field("bias", biases, said=_without_defaults),
+    _field("retention", retentions, said=_without_defaults),
     _field("deep_momentum", momenta, said=_whole),
     _field("window_weights", _kinds, of="kind", said=_as_json),
     _field("reduction", _some("sum", "mean")),
@@ -244,7 +244,9 @@ AXES: tuple[Setting, ...] = (
     _field("clip", _some("none", "hard", "soft")),
     _field("clip_norm", _where(lambda context: context.settings.clip != "none", *BOUNDS)),
     _field("adaptive", _where(lambda context: "in/step_size" in context.inputs, False, True)),
-    _field("outer_gradient", _where(_graded, "full", "first_order", "straight_through", "none")),
+    _field(
+        "outer_gradient", _where(_has_cotangent, "full", "first_order", "straight_through", "none")
+    ),
     _field("unfinished", _some(False, True), of="flush", said={False: "wait", True: "flush"}.get),
     _field("memory_reset", _some("sequence", "batch", "never")),
     _field("momentum_reset", _some("sequence", "batch", "never")),

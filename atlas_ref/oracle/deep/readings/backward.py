@@ -9,10 +9,10 @@ from typing import Any
 
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function, norm_of
+from atlas_ref.oracle.deep.loop import pass_through
 from atlas_ref.oracle.deep.readings.conditions import (
-    activated,
     again,
-    both,
+    has_activation,
     holds,
     with_norm,
     writes,
@@ -20,9 +20,10 @@ from atlas_ref.oracle.deep.readings.conditions import (
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.program.changes import Change
 from atlas_ref.oracle.program.hook import behind, by, within
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
-from tape import opaque, ops
+from tape import ops
 
 
 def full(context: DeepContext) -> bool:
@@ -30,29 +31,21 @@ def full(context: DeepContext) -> bool:
     return context.settings.outer_gradient == "full" and writes(context)
 
 
-def _held(x: Any) -> Any:
+def _constant(x: Any) -> Any:
     return None if x is None else ops.stop_gradient(x)
 
 
 def fixed_inputs(*names: str) -> Change:
     """A case with tensors that have no gradient."""
-    return lambda inputs: {n: _held(x) if n in names else x for n, x in inputs.items()}
+    return lambda inputs: {n: _constant(x) if n in names else x for n, x in inputs.items()}
 
 
 def _straight(value: Array, source: Array) -> Array:
     """The value, whose cotangent goes to the source as it is."""
-    return _PASSED(source, ops.stop_gradient(value))
+    return pass_through(source, ops.stop_gradient(value))
 
 
-_PASSED = opaque(
-    lambda source, value: source + ops.stop_gradient(value - source),
-    lambda source, value: (value, None),
-    lambda kept, g: (g, None),
-    value=lambda source, value: value,
-)
-
-
-def _statistics_held(m: Function, x: Array) -> tuple[Array, Array]:
+def _hold_statistics(m: Function, x: Array) -> tuple[Array, Array]:
     n, r = norm_of(m, x)
     mean = ops.stop_gradient(x) - ops.stop_gradient(n / r)
     return (x - mean) * ops.stop_gradient(r), ops.stop_gradient(r)
@@ -64,21 +57,21 @@ BACKWARD: tuple[Reading, ...] = (
         "gradients of writes were constants",
         matters=full,
         grad=True,
-        ops={"gradient": within(lambda compute, g: _held(compute(g)))},
+        ops={"gradient": within(lambda compute, g: _constant(compute(g)))},
     ),
     Reading(
         "residual held fixed",
         "residuals were constants",
         matters=full,
         grad=True,
-        ops={"residual": within(lambda compute, y, v: _held(compute(y, v)))},
+        ops={"residual": within(lambda compute, y, v: _constant(compute(y, v)))},
     ),
     Reading(
         "prediction held fixed",
         "predictions of writes were constants",
         matters=full,
         grad=True,
-        ops={"residual": within(lambda compute, y, v: compute(_held(y), v))},
+        ops={"residual": within(lambda compute, y, v: compute(_constant(y), v))},
     ),
     Reading(
         "values held fixed",
@@ -100,14 +93,14 @@ BACKWARD: tuple[Reading, ...] = (
     Reading(
         "slope held fixed",
         "derivatives of the activation were constants",
-        matters=lambda context: full(context) and activated(context),
+        matters=lambda context: full(context) and has_activation(context),
         grad=True,
         ops={"function/slope": behind(ops.stop_gradient)},
     ),
     Reading(
         "share held fixed",
         "the activation a G(a) had the derivative G(a)",
-        matters=lambda context: full(context) and activated(context),
+        matters=lambda context: full(context) and has_activation(context),
         grad=True,
         ops={"function/share": behind(ops.stop_gradient)},
     ),
@@ -116,21 +109,21 @@ BACKWARD: tuple[Reading, ...] = (
         "means and variances of layer norms were constants",
         matters=lambda context: full(context) and with_norm(context),
         grad=True,
-        ops={"function/standardised": by(_statistics_held)},
+        ops={"function/standardised": by(_hold_statistics)},
     ),
     Reading(
         "network held fixed",
         "the network of the momentum were a constant at each write",
         matters=lambda context: full(context) and context.settings.deep_momentum is not None,
         grad=True,
-        ops={"S": within(lambda compute, *args: _held(compute(*args)))},
+        ops={"S": within(lambda compute, *args: _constant(compute(*args)))},
     ),
     Reading(
         "momentum not carried back",
         "cotangents of the momentum stopped at each write",
         matters=both(full, holds("in/momentum"), again),
         grad=True,
-        ops={"S": within(lambda compute, g, S, m, a: compute(g, _held(S), m, a))},
+        ops={"S": within(lambda compute, g, S, m, a: compute(g, _constant(S), m, a))},
     ),
     Reading(
         "momentum gate held fixed",
@@ -144,7 +137,7 @@ BACKWARD: tuple[Reading, ...] = (
         "cotangents of the weights stopped at each write",
         matters=full,
         grad=True,
-        ops={"W": within(lambda compute, W, U, b, r: compute(_held(W), U, b, r))},
+        ops={"W": within(lambda compute, W, U, b, r: compute(_constant(W), U, b, r))},
     ),
     Reading(
         "retain not carried back",
@@ -155,7 +148,7 @@ BACKWARD: tuple[Reading, ...] = (
             "W": within(
                 lambda compute, W, U, b, r: (
                     _straight(compute(W, U, b, r), W)
-                    + (compute(_held(W), U, b, r) - _held(compute(W, U, b, r)))
+                    + (compute(_constant(W), U, b, r) - _constant(compute(W, U, b, r)))
                 )
             )
         },
@@ -190,14 +183,14 @@ BACKWARD: tuple[Reading, ...] = (
         "directions were constants",
         matters=full,
         grad=True,
-        ops={"U": within(lambda compute, *args: _held(compute(*args)))},
+        ops={"U": within(lambda compute, *args: _constant(compute(*args)))},
     ),
     Reading(
         "norm of the clip held fixed",
         "the norm of a clip were a constant",
         matters=lambda context: full(context) and context.settings.clip == "hard",
         grad=True,
-        ops={"clipped": within(lambda compute, size, g: compute(_held(size), g))},
+        ops={"clipped": within(lambda compute, size, g: compute(_constant(size), g))},
     ),
     Reading(
         "norm of the step held fixed",
@@ -206,7 +199,7 @@ BACKWARD: tuple[Reading, ...] = (
             full(context) and context.settings.adaptive and context.settings.c.rate != "none"
         ),
         grad=True,
-        ops={"norm": within(lambda compute, *g: _held(compute(*g)))},
+        ops={"norm": within(lambda compute, *g: _constant(compute(*g)))},
     ),
     Reading(
         "reads not carried back",

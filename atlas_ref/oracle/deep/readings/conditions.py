@@ -45,14 +45,14 @@ def with_norm(context: DeepContext) -> bool:
     return (f.kind == "polynomial" or f.residual_norm) and writes(context)
 
 
-def activated(context: DeepContext) -> bool:
+def has_activation(context: DeepContext) -> bool:
     """An activation inside the function, behind a matrix that is written."""
     f = context.settings.function
     inner = {"W_1", "W_in", "W_down"} & set(context.settings.fast)
     return (f.kind == "polynomial" or (f.kind == "mlp" and f.depth > 1)) and bool(inner)
 
 
-def squared(context: DeepContext) -> bool:
+def has_products(context: DeepContext) -> bool:
     """Products of two entries."""
     f = context.settings.function
     return bool(f.kind == "polynomial" and f.degree == 2)
@@ -61,11 +61,6 @@ def squared(context: DeepContext) -> bool:
 def holds(*names: str) -> Callable[[DeepContext], bool]:
     """A case that has tensors of these names, or that begin so."""
     return lambda context: context.begins(*names) and writes(context)
-
-
-def both(*conditions: Callable[[DeepContext], bool]) -> Callable[[DeepContext], bool]:
-    """All of some conditions."""
-    return lambda context: all(each(context) for each in conditions)
 
 
 def chunks(context: DeepContext) -> bool:
@@ -107,7 +102,7 @@ def later(context: DeepContext) -> bool:
     return any(each.token >= start for each in context.plan.writes)
 
 
-def resumed(context: DeepContext) -> bool:
+def sees_first_reference(context: DeepContext) -> bool:
     """A reference from before that a write or a read looks at."""
     frozen = context.settings.c.reference != "running"
     for event in context.plan.events:
@@ -120,7 +115,7 @@ def resumed(context: DeepContext) -> bool:
     return False
 
 
-def first_weights_seen(context: DeepContext) -> bool:
+def sees_first_weights(context: DeepContext) -> bool:
     """Weights from before that stay for a write or a read, before a document begins anew."""
     if not context.begins("in/state/weights/"):
         return False

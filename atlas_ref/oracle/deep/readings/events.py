@@ -8,14 +8,14 @@ from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.conditions import (
     chunks,
     documents,
-    first_weights_seen,
     later,
-    resumed,
     rows,
+    sees_first_reference,
+    sees_first_weights,
     several,
     silent,
 )
-from atlas_ref.oracle.deep.readings.tokens import ignored, of_first_row
+from atlas_ref.oracle.deep.readings.tokens import of_first_row, without_prefix
 from atlas_ref.oracle.deep.schedule import Begin, Event, Plan, Read, Refresh, Write
 from atlas_ref.oracle.program.changes import Inputs
 from atlas_ref.oracle.program.reading import Reading, Wrap
@@ -25,7 +25,7 @@ from tape import ops
 Moved = Callable[[Plan, DeepContext], Plan]
 
 
-def _flipped_held(inputs: Inputs) -> Inputs:
+def _flip_history(inputs: Inputs) -> Inputs:
     axes = {"in/state/keys": -2, "in/state/values": -2, "in/state/token_gates": -1}
     return {n: ops.flip(x, axes[n]) if n in axes else x for n, x in inputs.items()}
 
@@ -107,7 +107,7 @@ def _write_early(plan: Plan, context: DeepContext) -> Plan:
     return plan._replace(events=tuple(moved))
 
 
-def _never_refreshed(plan: Plan, context: DeepContext) -> Plan:
+def _first_refresh_alone(plan: Plan, context: DeepContext) -> Plan:
     first = next((i for i, e in enumerate(plan.events) if isinstance(e, Refresh)), None)
     return plan._replace(
         events=tuple(
@@ -131,7 +131,7 @@ def _kept_at_starts(*, memory: bool, momentum: bool) -> Moved:
     return events
 
 
-def _momentum_seen(context: DeepContext) -> bool:
+def _sees_first_momentum(context: DeepContext) -> bool:
     """Whether the first write sees the momentum from before."""
     if not context.begins("in/state/momentum/"):
         return False
@@ -186,13 +186,13 @@ EVENTS: tuple[Reading, ...] = (
         "reference never refreshed",
         "the reference stayed",
         matters=lambda context: sum(isinstance(e, Refresh) for e in context.plan.events) > 1,
-        ops=events_by(_never_refreshed),
+        ops=events_by(_first_refresh_alone),
     ),
     Reading(
         "in/active ignored",
         "in/active were ignored",
         matters=silent,
-        inputs=ignored("in/active"),
+        inputs=without_prefix("in/active"),
     ),
     Reading(
         "silent tokens left out of the window",
@@ -211,7 +211,7 @@ EVENTS: tuple[Reading, ...] = (
         "in/reset ignored",
         "in/reset were ignored",
         matters=later,
-        inputs=ignored("in/reset"),
+        inputs=without_prefix("in/reset"),
     ),
     Reading(
         "window across documents",
@@ -251,7 +251,7 @@ EVENTS: tuple[Reading, ...] = (
         "tokens from before ignored",
         "the window began empty",
         matters=lambda context: any(row < 0 for each in context.plan.writes for row in each.rows),
-        inputs=ignored("in/state/keys", "in/state/values", "in/state/token_gates"),
+        inputs=without_prefix("in/state/keys", "in/state/values", "in/state/token_gates"),
     ),
     Reading(
         "tokens from before reversed",
@@ -259,7 +259,7 @@ EVENTS: tuple[Reading, ...] = (
         matters=lambda context: (
             context.before > 1 and any(row < 0 for each in context.plan.writes for row in each.rows)
         ),
-        inputs=_flipped_held,
+        inputs=_flip_history,
     ),
     Reading(
         "position ignored",
@@ -268,31 +268,31 @@ EVENTS: tuple[Reading, ...] = (
             int(context.inputs.get("in/state/position", 0)) % context.settings.chunk != 0
             and context.settings.writes
         ),
-        inputs=ignored("in/state/position"),
+        inputs=without_prefix("in/state/position"),
     ),
     Reading(
         "weights from before ignored",
         "in/state/weights were ignored",
-        matters=first_weights_seen,
-        inputs=ignored("in/state/weights/"),
+        matters=sees_first_weights,
+        inputs=without_prefix("in/state/weights/"),
     ),
     Reading(
         "momentum from before ignored",
         "in/state/momentum were ignored",
-        matters=lambda context: _momentum_seen(context),
-        inputs=ignored("in/state/momentum/"),
+        matters=_sees_first_momentum,
+        inputs=without_prefix("in/state/momentum/"),
     ),
     Reading(
         "reference from before ignored",
         "in/state/reference were ignored",
-        matters=resumed,
-        inputs=ignored("in/state/reference/"),
+        matters=sees_first_reference,
+        inputs=without_prefix("in/state/reference/"),
     ),
     Reading(
         "weights of the first row",
         "all rows went on from the weights of the first",
         matters=lambda context: (
-            rows(context) and not context.settings.shared and first_weights_seen(context)
+            rows(context) and not context.settings.shares_memory and sees_first_weights(context)
         ),
         inputs=of_first_row("in/state/weights/"),
     ),

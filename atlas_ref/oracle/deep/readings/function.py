@@ -9,10 +9,10 @@ import numpy as np
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.functions import Function, norm_of
 from atlas_ref.oracle.deep.readings.conditions import (
-    activated,
+    has_activation,
+    has_products,
     of_kind,
     several,
-    squared,
     with_norm,
 )
 from atlas_ref.oracle.program.hook import by, within
@@ -32,7 +32,7 @@ def _rms(m: Function, x: Array) -> tuple[Array, Array]:
     return x * r, r
 
 
-def _unbiased(m: Function, x: Array) -> tuple[Array, Array]:
+def _by_n_minus_one(m: Function, x: Array) -> tuple[Array, Array]:
     away = x - ops.mean(x, axis=-1, keepdims=True)
     total = ops.sum(away * away, axis=-1, keepdims=True) * (1.0 / max(x.shape[-1] - 1, 1))
     r = 1.0 / ops.sqrt(total + m.settings.norm_eps)
@@ -96,7 +96,9 @@ def _upper(z: Array, g: Array, *, once: bool) -> Array:
 
 def _of_entries(least: int) -> Callable[[DeepContext], bool]:
     """Products of at least so many entries."""
-    return lambda context: squared(context) and (context.settings.function.key_width or 0) >= least
+    return lambda context: (
+        has_products(context) and (context.settings.function.key_width or 0) >= least
+    )
 
 
 def _newest(m: Function, g: Array, x: Array) -> Array:
@@ -111,37 +113,37 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "activation left out",
         "there were no activation",
-        matters=activated,
+        matters=has_activation,
         ops={"function/share": by(lambda m, a: ops.ones_like(a))},
     ),
     Reading(
         "relu",
         "the activation were relu",
-        matters=activated,
+        matters=has_activation,
         ops={"function/share": by(_relu), "function/slope": by(_step)},
     ),
     Reading(
         "quick gelu",
         "the activation were a sigmoid(1.702 a)",
-        matters=activated,
+        matters=has_activation,
         ops={"function/share": by(_quick), "function/slope": by(_slope_of_quick)},
     ),
     Reading(
         "activation after the last matrix",
         "an activation came after the last matrix",
         matters=of_kind("mlp"),
-        ops=values("o", lambda compute, W, s: _activated(compute(W, s))),
+        ops=values("o", lambda compute, W, s: _silu(compute(W, s))),
     ),
     Reading(
         "slope left out",
         "the derivative of the activation were 1",
-        matters=activated,
+        matters=has_activation,
         ops={"function/slope": by(lambda m, a, G: ops.ones_like(a))},
     ),
     Reading(
         "slope without its second part",
         "the derivative of a G(a) were G(a)",
-        matters=activated,
+        matters=has_activation,
         ops={"function/slope": by(lambda m, a, G: G)},
     ),
     Reading(
@@ -154,7 +156,7 @@ FUNCTION: tuple[Reading, ...] = (
         "variance of n - 1",
         "layer norms divided by n - 1",
         matters=with_norm,
-        ops={"function/standardised": by(_unbiased)},
+        ops={"function/standardised": by(_by_n_minus_one)},
     ),
     Reading(
         "eps outside the root",
@@ -257,13 +259,13 @@ FUNCTION: tuple[Reading, ...] = (
     Reading(
         "pairs back to one factor",
         "the derivative of z_i z_j went to one factor",
-        matters=lambda context: squared(context) and "W_down" in context.settings.fast,
+        matters=lambda context: has_products(context) and "W_down" in context.settings.fast,
         ops={"function/pairs_back": by(lambda z, g: _upper(z, g, once=False))},
     ),
     Reading(
         "squares back once",
         "the derivative of z_i^2 were z_i",
-        matters=lambda context: squared(context) and "W_down" in context.settings.fast,
+        matters=lambda context: has_products(context) and "W_down" in context.settings.fast,
         ops={"function/pairs_back": by(lambda z, g: _upper(z, g, once=True))},
     ),
     Reading(
@@ -281,5 +283,5 @@ FUNCTION: tuple[Reading, ...] = (
 )
 
 
-def _activated(x: Array) -> Array:
+def _silu(x: Array) -> Array:
     return x * ops.sigmoid(x)

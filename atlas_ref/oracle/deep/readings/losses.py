@@ -12,11 +12,12 @@ from atlas_ref.oracle.deep import biases
 from atlas_ref.oracle.deep.biases import Part, Touch
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import fixed_inputs, full
-from atlas_ref.oracle.deep.readings.conditions import both, holds, several, tokens, writes
-from atlas_ref.oracle.deep.readings.tokens import ignored, late_gate, of_settings
+from atlas_ref.oracle.deep.readings.conditions import holds, several, tokens, writes
+from atlas_ref.oracle.deep.readings.tokens import late_gate, of_settings, without_prefix
 from atlas_ref.oracle.deep.settings import Settings
-from atlas_ref.oracle.program.changes import Inputs, changed
+from atlas_ref.oracle.program.changes import Inputs, change_tensor
 from atlas_ref.oracle.program.hook import behind, by
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
@@ -65,7 +66,7 @@ def _of_largest(e: Array, length: Array, d: Any) -> Array:
     return ops.greater(ops.sum(beyond, axis=-1, keepdims=True), 0.0)
 
 
-def _exchanged(e: Array, length: Array | None, d: Any) -> Array:
+def _within(e: Array, length: Array | None, d: Any) -> Array:
     return ~biases.beyond(e, length, d)
 
 
@@ -100,7 +101,7 @@ LOSSES: tuple[Reading, ...] = (
         "branches of the threshold exchanged",
         "the parabola stood beyond the threshold and the line within it",
         matters=_loss("huber"),
-        ops={"bias/far": by(_exchanged)},
+        ops={"bias/far": by(_within)},
     ),
     Reading(
         "threshold of the squared norm",
@@ -118,13 +119,13 @@ LOSSES: tuple[Reading, ...] = (
         "threshold ignored",
         "tokens brought no threshold",
         matters=holds("in/threshold"),
-        inputs=ignored("in/threshold", "in/state/thresholds"),
+        inputs=without_prefix("in/threshold", "in/state/thresholds"),
     ),
     Reading(
         "threshold of the token before",
         "thresholds were one token late",
         matters=both(holds("in/threshold"), tokens),
-        inputs=changed("in/threshold", late_gate),
+        inputs=change_tensor("in/threshold", late_gate),
     ),
     Reading(
         "threshold of the last token",
@@ -139,7 +140,7 @@ LOSSES: tuple[Reading, ...] = (
             "in/state/thresholds" in context.inputs
             and any(row < 0 for each in context.plan.writes for row in each.rows)
         ),
-        inputs=ignored("in/state/thresholds"),
+        inputs=without_prefix("in/state/thresholds"),
     ),
     Reading(
         "prediction without its softmax",

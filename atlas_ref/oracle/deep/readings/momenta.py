@@ -17,7 +17,7 @@ def _has_network(context: DeepContext) -> bool:
     return context.settings.deep_momentum is not None and writes(context)
 
 
-def _turned(x: Array, axes: int) -> Array:
+def _transpose_square(x: Array, axes: int) -> Array:
     """Square matrices transposed."""
     square = axes == 2 and x.shape[-1] == x.shape[-2]
     return ops.swapaxes(x, -1, -2) if square else x
@@ -63,7 +63,7 @@ MOMENTA: tuple[Reading, ...] = (
             _has_network(context)
             and any(_is_square(context, name) for name in context.settings.fast)
         ),
-        ops={"network/entries": by(_turned)},
+        ops={"network/entries": by(_transpose_square)},
     ),
 )
 

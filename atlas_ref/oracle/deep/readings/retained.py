@@ -11,12 +11,13 @@ from typing import Any
 from atlas_ref.oracle.deep import retentions
 from atlas_ref.oracle.deep.context import DeepContext
 from atlas_ref.oracle.deep.readings.backward import full
-from atlas_ref.oracle.deep.readings.conditions import again, both, writes
+from atlas_ref.oracle.deep.readings.conditions import again, writes
 from atlas_ref.oracle.deep.readings.events import events_by
 from atlas_ref.oracle.deep.retentions import Touch
 from atlas_ref.oracle.deep.schedule import Event, Plan, Refresh, Write
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.program.hook import by
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
@@ -35,7 +36,7 @@ def _matrices(context: DeepContext) -> int:
     return sum(rank(name) == 2 for name in context.settings.fast)
 
 
-def _as_moved(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
+def _without_retention(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return moved
 
 
@@ -76,7 +77,7 @@ def _hard_after(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return _hard(kind, moved)
 
 
-def _hard_seen(kind: Any, touch: Touch, A: Array) -> Array:
+def _hard_link(kind: Any, touch: Touch, A: Array) -> Array:
     return _hard(kind, A)
 
 
@@ -96,7 +97,7 @@ def _powers(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return ops.where(alive, touch(ops.exp(ops.where(alive, moved, 0.0))), 0.0) * kind.size
 
 
-def _revived(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
+def _revive(kind: Any, touch: Touch, W: Array, moved: Array) -> Array:
     return retentions.after(kind, touch, ops.ones_like(W), moved)
 
 
@@ -110,11 +111,11 @@ def _has_empty(context: DeepContext) -> bool:
 
 
 def _by_sum(kind: Any, touch: Touch, A: Array) -> Array:
-    return retentions.linked(kind, touch, A, lambda divisor, total, p: ops.power(total, p - 2.0))
+    return retentions.link(kind, touch, A, lambda divisor, total, p: ops.power(total, p - 2.0))
 
 
-def _by_held(kind: Any, touch: Touch, A: Array) -> Array:
-    return retentions.linked(kind, touch, A, lambda divisor, total, p: ops.stop_gradient(divisor))
+def _by_constant_divisor(kind: Any, touch: Touch, A: Array) -> Array:
+    return retentions.link(kind, touch, A, lambda divisor, total, p: ops.stop_gradient(divisor))
 
 
 # -- lag tokens ------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def _without_refresh(plan: Plan) -> list[Event]:
     ]
 
 
-def _not_refreshed(plan: Plan, context: DeepContext) -> Plan:
+def _keep_reference(plan: Plan, context: DeepContext) -> Plan:
     return plan._replace(events=tuple(_without_refresh(plan)))
 
 
@@ -166,7 +167,7 @@ RETAINED: tuple[Reading, ...] = (
         "soft threshold before the decay",
         "weights lost the threshold before their decay and step, not behind them",
         matters=both(_keeps("elastic_net"), again),
-        ops={"retention/before": by(_soft), "retention/after": by(_as_moved)},
+        ops={"retention/before": by(_soft), "retention/after": by(_without_retention)},
     ),
     Reading(
         "hard threshold",
@@ -174,7 +175,7 @@ RETAINED: tuple[Reading, ...] = (
         matters=_keeps("elastic_net", "ftrl"),
         ops={
             "retention/after": _of_kind("elastic_net", _hard_after),
-            "retention/seen": _of_kind("ftrl", _of_matrices(_hard_seen)),
+            "retention/seen": _of_kind("ftrl", _of_matrices(_hard_link)),
         },
     ),
     Reading(
@@ -188,7 +189,7 @@ RETAINED: tuple[Reading, ...] = (
         "writes carried on and looked at weights beside the sphere",
         matters=both(_keeps("sphere"), again),
         ops={
-            "retention/after": by(_as_moved),
+            "retention/after": by(_without_retention),
             "retention/read": by(_of_matrices(retentions.on_sphere)),
         },
     ),
@@ -196,7 +197,10 @@ RETAINED: tuple[Reading, ...] = (
         "projection before the step",
         "a write projected the weights before it, not those behind it",
         matters=_keeps("sphere"),
-        ops={"retention/before": by(retentions.on_sphere), "retention/after": by(_as_moved)},
+        ops={
+            "retention/before": by(retentions.on_sphere),
+            "retention/after": by(_without_retention),
+        },
     ),
     Reading(
         "squared norm of the sphere",
@@ -220,7 +224,7 @@ RETAINED: tuple[Reading, ...] = (
         "weights of 0 come back",
         "weights of 0 had a share of the softmax",
         matters=lambda context: _keeps("kl")(context) and _has_empty(context),
-        ops={"retention/after": by(_revived)},
+        ops={"retention/after": by(_revive)},
     ),
     Reading(
         "reads without the link",
@@ -232,7 +236,10 @@ RETAINED: tuple[Reading, ...] = (
         "gradients without the link",
         "gradients of writes were taken at what the writes carry on",
         matters=_keeps("ftrl", "lq"),
-        ops={"retention/seen": by(_as_they_are), "retention/read": by(retentions.seen)},
+        ops={
+            "retention/seen": by(_as_they_are),
+            "retention/read": by(retentions.weights_of_function),
+        },
     ),
     Reading(
         "norm of the link without its root",
@@ -250,7 +257,7 @@ RETAINED: tuple[Reading, ...] = (
         "reference before the lag token",
         "the reference were not refreshed behind the first write of a span",
         matters=_lags,
-        ops=events_by(_not_refreshed),
+        ops=events_by(_keep_reference),
     ),
     Reading(
         "norm of the sphere held fixed",
@@ -266,6 +273,6 @@ RETAINED: tuple[Reading, ...] = (
             full(context) and _keeps("lq")(context) and context.settings.retention.power != 2.0
         ),
         grad=True,
-        ops={"retention/seen": by(_of_matrices(_by_held))},
+        ops={"retention/seen": by(_of_matrices(_by_constant_divisor))},
     ),
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 from atlas_ref.oracle.deep.readings.conditions import (
     again,
-    both,
     chunks,
     holds,
     rows,
@@ -16,14 +15,15 @@ from atlas_ref.oracle.deep.readings.conditions import (
     writes,
 )
 from atlas_ref.oracle.deep.settings import Settings
-from atlas_ref.oracle.program.changes import Change, Inputs, changed, late
+from atlas_ref.oracle.program.changes import Change, Inputs, change_tensor, copy_tensor, late
 from atlas_ref.oracle.program.hook import Op
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Around, Reading
 from atlas_ref.types import Array
 from tape import ops
 
 
-def ignored(*beginnings: str) -> Change:
+def without_prefix(*beginnings: str) -> Change:
     """A case without tensors whose names begin so."""
     return lambda inputs: {n: x for n, x in inputs.items() if not n.startswith(beginnings)}
 
@@ -58,16 +58,12 @@ def _early(x: Array) -> Array:
     return ops.concatenate([x[..., 1:, :], ops.zeros_like(x[..., :1, :])], axis=-2)
 
 
-def _renamed(name: str, source: str) -> Change:
-    return lambda inputs: {**inputs, name: inputs[source]}
-
-
 def _over_chunk(name: str, how: str) -> Around:
     """A gate over the tokens of the chunk that ends at each token: their product, sum or mean."""
 
     def change(inputs: Inputs, settings: Settings) -> Inputs:
         gate = inputs[name]
-        parts = [_shifted(gate, lag) for lag in range(min(settings.chunk, gate.shape[-1]))]
+        parts = [_shift_gate(gate, lag) for lag in range(min(settings.chunk, gate.shape[-1]))]
         total = parts[0]
         for each in parts[1:]:
             total = total * each if how == "product" else total + each
@@ -76,7 +72,7 @@ def _over_chunk(name: str, how: str) -> Around:
     return of_settings(change)
 
 
-def _shifted(gate: Array, lag: int) -> Array:
+def _shift_gate(gate: Array, lag: int) -> Array:
     """A gate some tokens late, the first one in place of those before."""
     if not lag:
         return gate
@@ -94,33 +90,33 @@ TOKENS: tuple[Reading, ...] = (
         "values one token early",
         "keys had the values of the next token",
         matters=tokens,
-        inputs=changed("in/v", _early),
+        inputs=change_tensor("in/v", _early),
     ),
     Reading(
         "keys one token late",
         "values had the keys of the token before",
         matters=tokens,
-        inputs=changed("in/k", late_row),
+        inputs=change_tensor("in/k", late_row),
     ),
     Reading(
         "query one token late",
         "tokens read with the query before",
         matters=lambda context: context.tokens > 1,
-        inputs=changed("in/q", late_row),
+        inputs=change_tensor("in/q", late_row),
     ),
-    Reading("key read", "tokens read with their keys", inputs=_renamed("in/q", "in/k")),
+    Reading("key read", "tokens read with their keys", inputs=copy_tensor("in/k", "in/q")),
     Reading(
         "query written",
         "queries were written in place of keys",
         matters=writes,
-        inputs=_renamed("in/k", "in/q"),
+        inputs=copy_tensor("in/q", "in/k"),
     ),
     *(
         Reading(
             f"{name} of the token before",
             f"{name} gates were one token late",
             matters=both(holds(f"in/{name}"), tokens, again if name == "momentum" else writes),
-            inputs=changed(f"in/{name}", late_gate),
+            inputs=change_tensor(f"in/{name}", late_gate),
         )
         for name in ("retain", "momentum", "step_size", "window_gate")
     ),
@@ -137,7 +133,7 @@ TOKENS: tuple[Reading, ...] = (
         "momentum for retain",
         "the momentum gate multiplied the weights",
         matters=both(holds("in/retain"), holds("in/momentum")),
-        inputs=_renamed("in/retain", "in/momentum"),
+        inputs=copy_tensor("in/momentum", "in/retain"),
     ),
     Reading(
         "retain for momentum",
@@ -145,7 +141,7 @@ TOKENS: tuple[Reading, ...] = (
         matters=lambda context: (
             both(holds("in/retain"), holds("in/momentum"))(context) and again(context)
         ),
-        inputs=_renamed("in/momentum", "in/retain"),
+        inputs=copy_tensor("in/retain", "in/momentum"),
     ),
     Reading(
         "retain of every token",
@@ -169,7 +165,7 @@ TOKENS: tuple[Reading, ...] = (
         "window weights of the token before",
         "a write had the window weights of the token before",
         matters=both(holds("in/window_weights"), tokens),
-        inputs=changed("in/window_weights", late_row),
+        inputs=change_tensor("in/window_weights", late_row),
     ),
     Reading(
         "window weights reversed",
@@ -185,12 +181,12 @@ TOKENS: tuple[Reading, ...] = (
         "given window weights reversed",
         "given weights by lag ran from the oldest token",
         matters=both(holds("in/window_weights"), several),
-        inputs=changed("in/window_weights", lambda x: ops.flip(x, -1)),
+        inputs=change_tensor("in/window_weights", lambda x: ops.flip(x, -1)),
     ),
     Reading(
         "window_gate ignored",
         "tokens brought no weight",
         matters=holds("in/window_gate"),
-        inputs=ignored("in/window_gate", "in/state/token_gates"),
+        inputs=without_prefix("in/window_gate", "in/state/token_gates"),
     ),
 )

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from atlas_ref.oracle.deep.context import DeepContext
-from atlas_ref.oracle.deep.readings.conditions import again, both, holds, writes
+from atlas_ref.oracle.deep.readings.conditions import again, holds, writes
 from atlas_ref.oracle.deep.settings import rank
 from atlas_ref.oracle.deep.steps import factor, root, square
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program.hook import within
+from atlas_ref.oracle.program.mistakes import both
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.types import Array
 from tape import ops
@@ -35,7 +36,7 @@ def _has_square(context: DeepContext) -> bool:
     return any(_square(name, context) for name in context.settings.fast)
 
 
-def _transposed(x: Array) -> Array:
+def _transpose_square(x: Array) -> Array:
     shape = x.shape
     return x.swapaxes(-1, -2) if len(shape) > 1 and shape[-1] == shape[-2] else x
 
@@ -45,7 +46,7 @@ def _own_norm(compute: Any, size: Array, g: Array) -> Array:
     return compute(root(square(PLAIN, g, axes)), g)
 
 
-def _clipped(kind: str) -> Callable[[DeepContext], bool]:
+def _clips(kind: str) -> Callable[[DeepContext], bool]:
     return lambda context: context.settings.clip == kind and writes(context)
 
 
@@ -55,7 +56,7 @@ def _adapts(context: DeepContext) -> bool:
 
 def _rows_of_heads(context: DeepContext) -> bool:
     lead = context.inputs["in/k"].shape[:-2]
-    return not context.settings.shared and bool(lead) and lead[0] > 1 and writes(context)
+    return not context.settings.shares_memory and bool(lead) and lead[0] > 1 and writes(context)
 
 
 def _with_axes(r: Any, x: Array) -> Any:
@@ -109,7 +110,7 @@ WRITE: tuple[Reading, ...] = (
         "gradient transposed",
         "gradients of square matrices were transposed",
         matters=_has_square,
-        ops={"gradient": within(lambda compute, g: _transposed(compute(g)))},
+        ops={"gradient": within(lambda compute, g: _transpose_square(compute(g)))},
     ),
     Reading(
         "gradient of all rows",
@@ -130,13 +131,13 @@ WRITE: tuple[Reading, ...] = (
     Reading(
         "clip of each tensor",
         "each tensor were clipped by its own norm",
-        matters=lambda context: _clipped("hard")(context) and len(context.settings.fast) > 1,
+        matters=lambda context: _clips("hard")(context) and len(context.settings.fast) > 1,
         ops={"clipped": within(_own_norm)},
     ),
     Reading(
         "clip that lengthens",
         "every gradient got the norm of the bound",
-        matters=_clipped("hard"),
+        matters=_clips("hard"),
         ops={
             # the bound over a norm far above it, times what that is too much
             "clipped": within(lambda compute, size, g: compute(LARGE * size, g) * LARGE)
@@ -198,7 +199,7 @@ WRITE: tuple[Reading, ...] = (
         "direction transposed",
         "directions of square matrices were transposed",
         matters=_has_square,
-        ops={"U": within(lambda compute, *args: _transposed(compute(*args)))},
+        ops={"U": within(lambda compute, *args: _transpose_square(compute(*args)))},
     ),
     Reading(
         "direction left as it is",

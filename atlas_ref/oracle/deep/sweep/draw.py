@@ -116,7 +116,9 @@ def request(fields: dict[str, Any], choices: Space, long: bool) -> dict[str, Any
     if "span" not in choices:
         drawn["span"] = chunk * (drawn["span"] or 1) if spans else None
     if "history" not in choices:
-        drawn["history"] = _held(drawn["history"], chunk, count(drawn["window"] or chunk))
+        drawn["history"] = _longest_history(
+            drawn["history"], chunk, count(drawn["window"] or chunk)
+        )
     plain = {
         name: drawn[name]
         for name in drawn
@@ -137,7 +139,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _held(most: int, chunk: int, window: int) -> int:
+def _longest_history(most: int, chunk: int, window: int) -> int:
     """Tokens that a call of this chunk and window can have before it, at most so many."""
     return next(n for n in range(most, -1, -1) if n <= window - 1 + n % chunk)
 

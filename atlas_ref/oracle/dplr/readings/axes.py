@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import numpy as np
-
 from atlas_ref.oracle.dplr import formulas, tensors
 from atlas_ref.oracle.dplr.context import DplrContext
 from atlas_ref.oracle.dplr.members import MEMBERS
@@ -62,17 +60,12 @@ def _parameters(context: DplrContext) -> Iterator[dict[str, Any]]:
         and not context.settings.of.floor
     ):
         yield from ({"norm_eps": value} for value in EPS)
-    if _masks(context):
+    if context.has_mask:  # so that the read of a masked token matters (DPLRCASE-28)
         yield from ({"masked_read": value} for value in get_args(MASKED))
     if context.settings.has_order(context.inputs):
         yield from ({"group_order": value} for value in get_args(ORDERS))
     if context.square or "in/M0" not in context.inputs:  # the given memory has one layout alone
         yield from ({"state_layout": value} for value in LAYOUTS)
-
-
-def _masks(context: DplrContext) -> bool:
-    """Whether some token is masked, so that its read matters (DPLRCASE-28)."""
-    return "in/active" in context.inputs and not np.all(context.inputs["in/active"])
 
 
 def _members(context: DplrContext) -> Iterator[dict[str, Any]]:
@@ -98,5 +91,5 @@ def _function(params: Parameters, context: DplrContext) -> tuple[Any, ...]:
     eps = (of.floor or params.norm_eps) if "l2" in norms else None
     made = of_formulas.function(params, context)
     heads = params.group_order if context.settings.has_order(context.inputs) else ""
-    events = (heads, params.masked_read if _masks(context) else "")
+    events = (heads, params.masked_read if context.has_mask else "")
     return (order, length, norms[1], eps, params.state_layout, gate, erase, of.second, made, events)

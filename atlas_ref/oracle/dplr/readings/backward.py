@@ -17,33 +17,39 @@ from tape import ops
 def constants(context: DplrContext) -> Iterator[Reading]:
     """Readings in which a part of the backward pass is a constant."""
     if name := context.gate:
-        yield _constant_reading("gate", "no gradient went through the gate")
+        yield wraps.constant_reading("gate", "no gradient went through the gate")
         if (
             context.settings.gate_formula is None
             and name == "in/log_retain"
             and np.isfinite(context.inputs[name]).all()
         ):
             words = "the gradient of in/log_retain was that of the gate"
-            yield _constant_reading("log", words)
+            yield wraps.constant_reading("log", words)
     if context.erases:
-        yield _constant_reading("erase", "no gradient went through what the erase found")
-        yield _constant_reading("erase_read", "no gradient went to what the erase read with")
+        yield wraps.constant_reading("erase", "no gradient went through what the erase found")
+        yield wraps.constant_reading("erase_read", "no gradient went to what the erase read with")
     if "l2" in (context.settings.norm("in/q"), context.settings.norm("in/k")):
-        yield _constant_reading("norm", "the length in the norm of keys and queries was a constant")
+        yield wraps.constant_reading(
+            "norm", "the length in the norm of keys and queries was a constant"
+        )
     if context.tokens > 1:
-        yield _constant_reading("memory", "no gradient went from a token to the memory before it")
+        yield wraps.constant_reading(
+            "memory", "no gradient went from a token to the memory before it"
+        )
     if context.settings.of.second == "z":
-        yield _constant_reading("normaliser", "no gradient went through what reads are divided by")
+        yield wraps.constant_reading(
+            "normaliser", "no gradient went through what reads are divided by"
+        )
     if context.settings.of.second == "S" and context.tokens > 1:
-        yield _constant_reading(
+        yield wraps.constant_reading(
             "momentum", "no gradient went from a token to the momentum before it"
         )
     if context.settings.of.second == "A":
-        yield _constant_reading(
+        yield wraps.constant_reading(
             "preconditioner", "no gradient went through what keys are preconditioned by"
         )
     if context.settings.groups > 1:
-        yield _constant_reading(
+        yield wraps.constant_reading(
             "heads", "keys and queries had the gradient of the first value head of a group"
         )
     yield from _drops(context)
@@ -58,16 +64,14 @@ def _drops(context: DplrContext) -> Iterator[Reading]:
         if f"in/{name}" in context.inputs and not (
             name == "beta" and context.settings.beta_formula
         ):
-            change = changes.changed(f"in/{name}", ops.stop_gradient)
+            change = changes.change_tensor(f"in/{name}", ops.stop_gradient)
             words = f"no gradient went to in/{name}"
             yield Reading(f"{name} held", words, grad=True, inputs=change)
     if "in/M_bar" in context.inputs:
-        yield _constant_reading("last", "no gradient came from out/M")
+        yield wraps.constant_reading("last", "no gradient came from out/M")
     if "in/reset" in context.inputs:
-        yield _constant_reading("reset", "gradients went through a reset to the tokens before it")
+        yield wraps.constant_reading(
+            "reset", "gradients went through a reset to the tokens before it"
+        )
     if context.settings.scale != 1 and context.settings.of.second != "z":
-        yield _constant_reading("scale", "the gradient of in/q lacked the scale")
-
-
-def _constant_reading(part: str, words: str) -> Reading:
-    return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])
+        yield wraps.constant_reading("scale", "the gradient of in/q lacked the scale")

@@ -48,19 +48,19 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
             if name.startswith("out/"):
                 yield Reading(said, said, around=_of_result(name, value))
             else:
-                change = changes.changed(name, changes.times(value))
+                change = changes.change_tensor(name, changes.times(value))
                 yield Reading(said, said, inputs=change)
     for name in ("in/beta", "in/eta"):
         if name in context.inputs:
             said = f"{name} was under a sigmoid once more"
-            yield Reading(said, said, inputs=changes.changed(name, _sigmoid))
+            yield Reading(said, said, inputs=changes.change_tensor(name, _sigmoid))
     if "in/M0" in context.inputs:
         if "in/reset" in context.inputs:
             said = (
                 f"a packed sequence started from the state of another ({GUARD:g} in/M0, that of the "
                 "guard that kernels.Kernel puts in front)"
             )
-            yield Reading(said, said, inputs=changes.changed("in/M0", changes.times(GUARD)))
+            yield Reading(said, said, inputs=changes.change_tensor("in/M0", changes.times(GUARD)))
         said = "in/M0 was added to out/M once more"
         yield Reading(said, said, around=_with_first)
         said = "what is left of in/M0 was added to out/M once more"

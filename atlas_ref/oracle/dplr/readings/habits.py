@@ -60,33 +60,45 @@ def _of_gate(context: DplrContext) -> Iterator[Reading]:
     if not (name := context.gate):
         return
     yield _mistake("gate forgotten", f"{context.gate_word} was absent", changes.without(name))
-    squared = changes.changed(name, lambda x: 2 * x if name == "in/log_retain" else x * x)
+    squared = changes.change_tensor(name, lambda x: 2 * x if name == "in/log_retain" else x * x)
     yield _mistake("gate twice", "a token decayed twice", squared)
     if context.by_channel:
         if context.square:
             yield _mistake("gate on rows", "the gate was on value channels")
         words = "all channels had the gate of the first"
-        yield _mistake("gate of channel 0", words, changes.changed(name, changes.first_channel))
+        yield _mistake(
+            "gate of channel 0", words, changes.change_tensor(name, changes.first_channel)
+        )
         words = f"all channels had the mean of their {'logs' if 'log' in name else 'gates'}"
-        yield _mistake("mean gate", words, changes.changed(name, changes.mean_channel))
+        yield _mistake("mean gate", words, changes.change_tensor(name, changes.mean_channel))
     axis = -2 if context.by_channel else -1
     if context.tokens > 1:
         words = "gates were one token late"
-        yield _mistake("gate late", words, changes.changed(name, lambda x: changes.late(x, axis)))
+        yield _mistake(
+            "gate late", words, changes.change_tensor(name, lambda x: changes.late(x, axis))
+        )
         words = "gates were one token early"
-        yield _mistake("gate early", words, changes.changed(name, lambda x: changes.early(x, axis)))
+        yield _mistake(
+            "gate early", words, changes.change_tensor(name, lambda x: changes.early(x, axis))
+        )
     if name == "in/retain":
         yield _mistake(
-            "gate as log", "the gate was taken as its log", changes.moved(name, "in/log_retain")
+            "gate as log",
+            "the gate was taken as its log",
+            changes.rename_tensor(name, "in/log_retain"),
         )
     else:
         yield _mistake(
-            "log as gate", "the log was taken as the gate", changes.moved(name, "in/retain")
+            "log as gate", "the log was taken as the gate", changes.rename_tensor(name, "in/retain")
         )
         words = "the log of the gate was to base 2"
-        yield _mistake("log of base 2", words, changes.changed(name, lambda x: x * math.log(2.0)))
+        yield _mistake(
+            "log of base 2", words, changes.change_tensor(name, lambda x: x * math.log(2.0))
+        )
         words = "the gate was exp of its log to base 2"
-        yield _mistake("exp of base 2", words, changes.changed(name, lambda x: x / math.log(2.0)))
+        yield _mistake(
+            "exp of base 2", words, changes.change_tensor(name, lambda x: x / math.log(2.0))
+        )
 
 
 def _of_erase(context: DplrContext) -> Iterator[Reading]:
@@ -114,7 +126,7 @@ def _of_erase(context: DplrContext) -> Iterator[Reading]:
     for one, other in (("in/erase_read", "in/erase_write"), ("in/alpha", "in/beta")):
         if one in context.inputs and other in context.inputs:
             words = f"{one} and {other} were exchanged"
-            yield _mistake(f"{one} exchanged", words, changes.exchanged(one, other))
+            yield _mistake(f"{one} exchanged", words, changes.exchange_tensors(one, other))
 
 
 def _of_norm(context: DplrContext) -> Iterator[Reading]:
@@ -132,23 +144,25 @@ def _of_rates(context: DplrContext) -> Iterator[Reading]:
         yield _mistake("write without beta", "the write had no in/beta")
         if context.settings.beta_formula != "sigmoid":  # which is another formula
             words = "in/beta was doubled"
-            yield _mistake("beta doubled", words, changes.changed("in/beta", lambda x: 2 * x))
+            yield _mistake("beta doubled", words, changes.change_tensor("in/beta", lambda x: 2 * x))
         yield from _of_rates_per_value(context)
     if "in/erase_scale" in context.inputs:
         words = "in/erase_scale was absent"
         yield _mistake("erase_scale forgotten", words, changes.without("in/erase_scale"))
     for each in RATES.get(kind, ()):
         name = f"in/{each}"
-        yield _mistake(f"{each} forgotten", f"{name} was 1", changes.changed(name, changes.ones))
+        yield _mistake(
+            f"{each} forgotten", f"{name} was 1", changes.change_tensor(name, changes.ones)
+        )
         words = f"{name} was applied twice"
-        yield _mistake(f"{each} twice", words, changes.changed(name, lambda x: x * x))
+        yield _mistake(f"{each} twice", words, changes.change_tensor(name, lambda x: x * x))
 
 
 def _of_rates_per_value(context: DplrContext) -> Iterator[Reading]:
     """Step sizes that are of another axis than that of values."""
     if len(context.inputs["in/beta"].shape) == len(context.inputs["in/v"].shape):
         words = "all values had the mean of in/beta"
-        yield _mistake("mean beta", words, changes.changed("in/beta", changes.mean_channel))
+        yield _mistake("mean beta", words, changes.change_tensor("in/beta", changes.mean_channel))
         if context.square:
             words = "in/beta was on key channels"
             yield _mistake("beta on keys", words)
@@ -177,9 +191,9 @@ def _other_reads(context: DplrContext) -> Iterator[Reading]:
         name = "in/bonus"
         yield _mistake("bonus forgotten", f"{name} was absent", changes.without(name))
         yield _mistake(
-            "bonus of 0", f"{name} was 0", changes.changed(name, lambda x: ops.zeros_like(x))
+            "bonus of 0", f"{name} was 0", changes.change_tensor(name, lambda x: ops.zeros_like(x))
         )
-        yield _mistake("bonus of 1", f"{name} was 1", changes.changed(name, changes.ones))
+        yield _mistake("bonus of 1", f"{name} was 1", changes.change_tensor(name, changes.ones))
         words = "the bonus was added to a read after the write"
         yield _mistake("bonus late", words)
         if context.has_gates:
@@ -208,17 +222,19 @@ def _of_momentum(context: DplrContext) -> Iterator[Reading]:
     if context.settings.of.second != "S":
         return
     name = "in/log_momentum"
-    yield _mistake("no momentum", "the momentum was 0", changes.changed(name, _logs_of_zero))
+    yield _mistake("no momentum", "the momentum was 0", changes.change_tensor(name, _logs_of_zero))
     words = "the momentum was 1"
-    yield _mistake("momentum of 1", words, changes.changed(name, lambda x: ops.zeros_like(x)))
+    yield _mistake("momentum of 1", words, changes.change_tensor(name, lambda x: ops.zeros_like(x)))
     words = "the log of the momentum was to base 2"
-    yield _mistake("momentum of base 2", words, changes.changed(name, lambda x: x * math.log(2.0)))
+    yield _mistake(
+        "momentum of base 2", words, changes.change_tensor(name, lambda x: x * math.log(2.0))
+    )
     words = "the memory moved by the momentum of before its token"
     yield _mistake("momentum late", words)
     yield _mistake("momentum negative", "S had the other sign")
     yield _mistake("momentum average", "S was a running average")
     words = "in/eta and in/beta were exchanged"
-    yield _mistake("rates exchanged", words, changes.exchanged("in/eta", "in/beta"))
+    yield _mistake("rates exchanged", words, changes.exchange_tensors("in/eta", "in/beta"))
     if "in/S0" in context.inputs:
         yield _mistake("S0 ignored", "in/S0 was absent", changes.without("in/S0"))
 
@@ -239,9 +255,13 @@ def _of_preconditioner(context: DplrContext) -> Iterator[Reading]:
     yield _mistake("no centre", "the log of A had no centre")
     name = "in/log_retain_precond"
     words = "A did not decay"
-    yield _mistake("A without decay", words, changes.changed(name, lambda x: ops.zeros_like(x)))
     yield _mistake(
-        "beta_precond forgotten", "in/beta_precond was 1", changes.changed(PRECOND, changes.ones)
+        "A without decay", words, changes.change_tensor(name, lambda x: ops.zeros_like(x))
+    )
+    yield _mistake(
+        "beta_precond forgotten",
+        "in/beta_precond was 1",
+        changes.change_tensor(PRECOND, changes.ones),
     )
     if "in/A0" in context.inputs:
         yield _mistake("A0 ignored", "in/A0 was absent", changes.without("in/A0"))
@@ -282,9 +302,13 @@ def _of_events(context: DplrContext) -> Iterator[Reading]:
     name = "in/reset"
     yield _mistake("reset ignored", f"{name} was absent", changes.without(name))
     words = "resets came one token late"
-    yield _mistake("reset late", words, changes.changed(name, lambda x: changes.shifted(x, 1)))
+    yield _mistake(
+        "reset late", words, changes.change_tensor(name, lambda x: changes.shift_marks(x, 1))
+    )
     words = "resets came one token early"
-    yield _mistake("reset early", words, changes.changed(name, lambda x: changes.shifted(x, -1)))
+    yield _mistake(
+        "reset early", words, changes.change_tensor(name, lambda x: changes.shift_marks(x, -1))
+    )
     if "in/M0" in context.inputs:
         words = "a reset returned to zero in place of in/M0"
         yield _mistake("reset to zero", words)
@@ -301,7 +325,7 @@ def _of_tokens(context: DplrContext) -> Iterator[Reading]:
         for name, word in (("in/q", "queries"), ("in/k", "keys")):
             words = f"{word} were one row late"
             yield _mistake(
-                f"{name} late", words, changes.changed(name, lambda x: changes.late(x, -2))
+                f"{name} late", words, changes.change_tensor(name, lambda x: changes.late(x, -2))
             )
 
 

@@ -24,7 +24,7 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
     """Keys and values that are exchanged, channels beyond a tile, raw numbers of another head."""
     if context.square and context.settings.groups == 1:
         said = "in/k and in/v were exchanged"
-        yield Reading(said, said, inputs=changes.exchanged("in/k", "in/v"))
+        yield Reading(said, said, inputs=changes.exchange_tensors("in/k", "in/v"))
         if context.settings.of.erase == "error":
             said = "the erase read the memory the other way round, k - M^T v"
             yield Reading(said, said, ops=wraps.VALUES["erase of values"])
@@ -62,16 +62,16 @@ def _of_formula(context: DplrContext) -> Iterator[Reading]:
         heads = context.inputs["in/v"].shape[-3] if len(context.inputs["in/v"].shape) > 2 else 1
         for words, change in _strides(shape, heads).items():
             said = f"{name} was {words}"
-            yield Reading(said, said, raw=changes.changed(name, change))
+            yield Reading(said, said, raw=changes.change_tensor(name, change))
     if context.settings.gate_formula == "softplus":
         said = "softplus was log(1 + e^x) in float32, where e^x overflows"
         yield Reading(said, said, ops=wraps.FORMULAS["softplus without a bound"])
         if "in/gate_log_rate" in context.raw:
             said = "in/gate_log_rate was under exp once more"
-            yield Reading(said, said, raw=changes.changed("in/gate_log_rate", ops.exp))
+            yield Reading(said, said, raw=changes.change_tensor("in/gate_log_rate", ops.exp))
     if context.settings.beta_formula is not None:
         said = "the step size was under a sigmoid once more"
-        sigmoid = changes.changed("in/beta", lambda x: 1 / (1 + ops.exp(-x)))
+        sigmoid = changes.change_tensor("in/beta", lambda x: 1 / (1 + ops.exp(-x)))
         yield Reading(said, said, inputs=sigmoid)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.dplr.program import program_and_parameters
 from atlas_ref.oracle.dplr.readings.calls import SIZES, sequences
-from atlas_ref.oracle.program.derive.readings import seen
+from atlas_ref.oracle.program.derive.readings import context_of_case
 from atlas_ref.types import Array
 
 #: Log of the largest number of the arithmetic, by the format of results.
@@ -36,7 +36,7 @@ def words(case: Case, results: Mapping[str, Any], ours: Mapping[str, Any], dtype
         results: under test, some of which are not finite.
         ours: the same results.
     """
-    context = seen(program_and_parameters, case)
+    context = context_of_case(program_and_parameters, case)
     name = _not_finite(results)
     if not name or not context.gate or np.asarray(results[name]).ndim < 2:
         return ""

@@ -86,7 +86,7 @@ def _of_axis(context: DplrContext, name: str, axis: int, word: str) -> Iterator[
             change = partial(
                 move, axis=axis, places=places, start=rows, along=_leading(context, name)
             )
-            yield Reading(said, said, inputs=changes.changed(name, change))
+            yield Reading(said, said, inputs=changes.change_tensor(name, change))
 
 
 def move(x: Array, *, axis: int, places: list[int], start: int, along: int) -> Array:

@@ -31,10 +31,12 @@ FACTORS = {"doubled": 2.0, "halved": 0.5, "of the other sign": -1.0}
 def mistakes(context: DplrContext) -> Iterator[Reading]:
     """What is wrong with gradients alone, those of parts of the rule first (IDENT-18)."""
     if context.settings.of.erase == "error":
-        yield _constant_reading(
+        yield wraps.constant_reading(
             "rate of erase", "the gradient of in/beta lacked what the erase took away"
         )
-        yield _constant_reading("rate of write", "the gradient of in/beta lacked what was written")
+        yield wraps.constant_reading(
+            "rate of write", "the gradient of in/beta lacked what was written"
+        )
     words = "no gradient went to the key along which a pair is written"
     key = "key of momentum" if context.settings.of.second == "S" else "key of write"
     yield Reading("key of write held", words, grad=True, ops=wraps.SLOPES[key])
@@ -50,13 +52,9 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
     yield from _of_other_forward(context)
 
 
-def _constant_reading(part: str, words: str) -> Reading:
-    return Reading(f"{part} held", words, grad=True, ops=wraps.SLOPES[part])
-
-
 def _slope(words: str, name: str, change: changes.Turn) -> Reading:
     return Reading(
-        words, words, grad=True, inputs=changes.changed(name, partial(with_slope, change))
+        words, words, grad=True, inputs=changes.change_tensor(name, partial(with_slope, change))
     )
 
 

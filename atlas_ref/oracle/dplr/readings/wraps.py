@@ -17,7 +17,7 @@ from atlas_ref.oracle.dplr.keys import BARE, of_heads
 from atlas_ref.oracle.dplr.members import WRITTEN
 from atlas_ref.oracle.dplr.plain_formulas import as_printed_in_float32
 from atlas_ref.oracle.program.hook import Op, behind, by
-from atlas_ref.oracle.program.reading import Wrap
+from atlas_ref.oracle.program.reading import Reading, Wrap
 from atlas_ref.types import Array
 from tape import ops
 
@@ -169,7 +169,7 @@ VALUES: dict[str, Ops] = {
     "read decayed": {"y": lambda op, M, *rest: _read(op, _decay(op, op.before["M"]), *rest)},
     "read of first step": {
         "y": lambda op, M, *rest: op(
-            op.values[op.context.named("M", 0)], *rest
+            op.values[op.context.trace_name("M", 0)], *rest
         )
     },
     "scale of keys": {
@@ -293,3 +293,8 @@ SLOPES: dict[str, Ops] = {
     "key of write": {"M": _last_constant},
     "key of momentum": {"S": _last_constant},
 }
+
+
+def constant_reading(part: str, words: str) -> Reading:
+    """The mistake of a part that passes for a constant in the backward pass."""
+    return Reading(f"{part} held", words, grad=True, ops=SLOPES[part])

@@ -27,13 +27,13 @@ def calls(stated: Stated) -> Calls:
 
     return Calls(
         cut=partial(along_tokens, lambda case: axes(*stated(case), case.inputs)),
-        left=_left,
+        left=_next_first_state,
         begins=lambda name: FIRST.fullmatch(name) is not None,
         returns=True,
         may_cut=may_cut,
     )
 
 
-def _left(name: str) -> str:
+def _next_first_state(name: str) -> str:
     """The first state that a result is in the next call; "" for what is none."""
     return "" if name == "out/y" or not name.startswith("out/") else f"in/{name[4:]}0"

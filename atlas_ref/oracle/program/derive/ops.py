@@ -10,7 +10,7 @@ import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.program.context import base, writes
-from atlas_ref.oracle.program.hook import kept, kept_transposed
+from atlas_ref.oracle.program.hook import keep_and_transpose, keep_state
 from atlas_ref.oracle.program.program import Program
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.program.run import exact, run
@@ -64,7 +64,7 @@ class Graph:
         Raises:
             ValueError: an argument that is neither an input, a first state nor an op.
         """
-        writes = compute is not kept and compute is not kept_transposed
+        writes = compute is not keep_state and compute is not keep_and_transpose
         found = self.inputs.setdefault(op, {})
         for value in arrays(arguments):
             for key in self._keys(op, t, value):
@@ -99,7 +99,7 @@ class Graph:
         ]
         return tuple(f"{first[each]}[start]" if each in first else each for each in found)
 
-    def ordered(self) -> list[str]:
+    def order(self) -> list[str]:
         """Ops behind those of their token that they read, else as they are met first.
 
         At a token that writes nothing a state is met before what it is else made of.
@@ -165,13 +165,13 @@ def arrays(arguments: Sequence[Any]) -> Iterator[Any]:
 def graph(program: Program, settings: Any, case: Case) -> Graph:
     """The ops of a case by one run of its loop."""
     if not program.follows:
-        return _noted(Graph(), program, settings, case)
+        return _note_ops(Graph(), program, settings, case)
     with recording() as tape:
-        return _noted(Followed(tape), program, settings, case)
+        return _note_ops(Followed(tape), program, settings, case)
 
 
-def _noted(found: Graph, program: Program, settings: Any, case: Case) -> Graph:
-    given = case.inputs if program.few is None else program.few(case.inputs)
+def _note_ops(found: Graph, program: Program, settings: Any, case: Case) -> Graph:
+    given = case.inputs if program.tokens_of_ops is None else program.tokens_of_ops(case.inputs)
     inputs = {name: wide(x) for name, x in given.items()}
     with np.errstate(all="ignore"):
         run(program, settings, inputs, exact(PLAIN), take=found.take, label=found.label)
@@ -179,7 +179,7 @@ def _noted(found: Graph, program: Program, settings: Any, case: Case) -> Graph:
     return found
 
 
-def placed(stated: Stated) -> Callable[..., dict[str, list[int]]]:
+def places_of_ops(stated: Stated) -> Callable[..., dict[str, list[int]]]:
     """What says which ops a case computes under readings, each with its tokens: (case, readings).
 
     Args:
@@ -259,7 +259,7 @@ def listing(program: Program, settings: Any, case: Case, every: range) -> Listin
         every: its tokens.
     """
     found, clauses = graph(program, settings, case), program.clauses(settings, case.inputs)
-    written, order = program.few is not None, found.ordered()
+    written, order = program.tokens_of_ops is not None, found.order()
     if program.listing:
         order.sort(key=partial(_place, program))
 
@@ -285,7 +285,7 @@ def listing(program: Program, settings: Any, case: Case, every: range) -> Listin
     )
 
 
-def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
+def trace(stated: Stated, along: Callable[[Any], str]) -> Traced:
     """The trace of a subject, from the loop alone (PROG-3).
 
     Args:
@@ -295,7 +295,7 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
 
     last: list[tuple[Any, Listing]] = []  # the last case, of which every op asks
 
-    def noted(case: Case) -> Listing:
+    def list_ops(case: Case) -> Listing:
         if not last or last[0][0] is not case:
             last[:] = [(case, listing(*stated(case), case, every(case)))]
         return last[0][1]
@@ -304,10 +304,10 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         return range(case.inputs[along(case)].shape[-2])
 
     def tokens(case: Case, op: str) -> tuple[int, ...]:
-        own, none = noted(case), tuple(every(case))
-        return own.tokens.get(op, none if own.program.few is not None else ())
+        own, none = list_ops(case), tuple(every(case))
+        return own.tokens.get(op, none if own.program.tokens_of_ops is not None else ())
 
-    def evaluated(
+    def evaluate(
         case: Case,
         inputs: Mapping[str, Array],
         take: Callable[..., Array],
@@ -315,9 +315,9 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
         chosen: Sequence[Reading] = (),
     ) -> dict[str, Array]:
         program, settings = stated(case)
-        places = {op: {*of} for op, of in noted(case).tokens.items()} if chosen else {}
+        places = {op: {*of} for op, of in list_ops(case).tokens.items()} if chosen else {}
 
-        def known(
+        def take_of_case(
             op: str, t: int, compute: Callable[..., Array], *arguments: Any, **counts: Any
         ) -> Array:
             """An op that the case has at this token, where a reading may have others."""
@@ -325,9 +325,9 @@ def traced(stated: Stated, along: Callable[[Any], str]) -> Traced:
                 return compute(*arguments)
             return take(op, t, compute, *arguments, **counts)
 
-        return run(program, settings, inputs, exact(arithmetic), chosen, take=known)
+        return run(program, settings, inputs, exact(arithmetic), chosen, take=take_of_case)
 
     def leading(case: Case) -> int:
         return int(case.inputs[along(case)].ndim) - 2
 
-    return Traced(ops=lambda case: noted(case).ops, run=evaluated, tokens=tokens, leading=leading)
+    return Traced(ops=lambda case: list_ops(case).ops, run=evaluate, tokens=tokens, leading=leading)

@@ -10,7 +10,7 @@ from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.program import mistakes, run
 from atlas_ref.oracle.program.context import Context
 from atlas_ref.oracle.program.derive.ops import Stated, wide
-from atlas_ref.oracle.program.program import Program, Setting, unchecked
+from atlas_ref.oracle.program.program import Program, Setting, refuse_nothing
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.subjects.subject import Searched
 
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
 
-def seen(stated: Stated, case: Case, chosen: Sequence[Reading] = ()) -> Any:
+def context_of_case(stated: Stated, case: Case, chosen: Sequence[Reading] = ()) -> Any:
     """The context of a case beside some readings; what a formula makes of raw numbers is in float64."""
     program, settings = stated(case)
     inputs = case.inputs
     if any(name in inputs for name in program.raw):
         inputs = {name: wide(x) for name, x in inputs.items()}
-    return run.seen(program, settings, inputs, run.exact(PLAIN), chosen)
+    return run.context_under(program, settings, inputs, run.exact(PLAIN), chosen)
 
 
-def searched(
-    stated: Stated, word: str, overflow: Callable[..., str] = lambda *given: ""
-) -> Searched:
+def search(stated: Stated, word: str, overflow: Callable[..., str] = lambda *given: "") -> Searched:
     """The other readings of a subject, each a setting or a mistake (PROG-5).
 
     Args:
@@ -39,12 +37,12 @@ def searched(
     """
 
     def settings(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        (program, _), context = stated(case), seen(stated, case, chosen)
+        (program, _), context = stated(case), context_of_case(stated, case, chosen)
         rows = [each for row in program.settings for each in others(row, context)]
         return [*rows, *program.others(context)]
 
     def departures(case: Case, chosen: Sequence[Reading] = ()) -> list[Reading]:
-        (program, _), context = stated(case), seen(stated, case, chosen)
+        (program, _), context = stated(case), context_of_case(stated, case, chosen)
         graded = any(name.endswith("_bar") for name in context.inputs)
         return [
             each
@@ -53,14 +51,14 @@ def searched(
         ]
 
     def presets(case: Case) -> Mapping[str, list[Reading]]:
-        return stated(case)[0].presets(seen(stated, case))
+        return stated(case)[0].presets(context_of_case(stated, case))
 
     def further(case: Case) -> list[Reading]:
-        return list(stated(case)[0].further(seen(stated, case)))
+        return list(stated(case)[0].further(context_of_case(stated, case)))
 
     def keeps(case: Case, each: Reading) -> bool:
         """Whether a reading has the ops of the case, in their shapes."""
-        (program, _), context = stated(case), seen(stated, case)
+        (program, _), context = stated(case), context_of_case(stated, case)
         square = all(
             context.shapes[name][-1] == context.shapes[name][-2]
             for name in program.states
@@ -84,7 +82,7 @@ def searched(
 
 def _runs(program: Program, context: Context, each: Reading) -> bool:
     """Whether the inputs that a reading makes are some that the program takes."""
-    if program.check is unchecked:
+    if program.check is refuse_nothing:
         return True
     settings = each.settings_of(context.settings)
     inputs = context.inputs if each.inputs is None else each.inputs(dict(context.inputs))
@@ -101,7 +99,7 @@ def others(setting: Setting, context: Context) -> Iterator[Reading]:
         return
     own = setting.own(context.settings)
     found = [setting.function(context, own)]
-    for value in setting.tried(context):
+    for value in setting.candidates(context):
         if (key := setting.function(context, value)) not in found:
             found.append(key)
             yield of_setting(setting, value, own)
@@ -114,7 +112,7 @@ def of_setting(setting: Setting, value: Any, own: Any) -> Reading:
     return Reading(
         name=f"{name}={said:g}" if isinstance(said, float) else f"{name}={said}",
         settings={setting.name: value} if whole else {},
-        put=None if whole else partial(setting.replaced, value=value),
+        put=None if whole else partial(setting.change, value=value),
         change={name: said},
         before={name: before},
     )

@@ -13,7 +13,7 @@ from atlas_ref.oracle.program.program import Program
 from atlas_ref.types import Array
 
 
-def checked(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def check_inputs(program: Program, settings: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs in order; refuse a missing, misnamed or misshapen one.
 
     Raises:

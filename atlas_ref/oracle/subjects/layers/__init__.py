@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.models import atlas_rnn
-from atlas_ref.oracle.cases.tensor_spec import Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor, under
 from atlas_ref.types import Array
 from tape import ops
 
@@ -166,9 +166,4 @@ def first_state(call: Call) -> Any:
 
 def of_state(states: States, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Tensors of the initial state by name."""
-    prefix = f"in/{states.prefix}/"
-    return {
-        name.removeprefix(prefix): value
-        for name, value in inputs.items()
-        if name.startswith(prefix)
-    }
+    return under(inputs, f"in/{states.prefix}/")

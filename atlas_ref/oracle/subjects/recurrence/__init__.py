@@ -116,7 +116,7 @@ SUBJECT = Subject(
     is_memory=True,
     has_parameters=True,
     check_header=parameters.check_header,
-    checked=lambda header, inputs: tensors.checked(*_program(header), inputs),
+    checked=lambda header, inputs: tensors.check_inputs(*_program(header), inputs),
     clause=_clause,
     numbers=lambda header, inputs: tensors.numbers(*_program(header), inputs),
     results=RESULTS,
@@ -126,8 +126,8 @@ SUBJECT = Subject(
     check_form=_check_form,
     continued=_next_parameters,
     search=READINGS,
-    traced=ops.traced(_of_case, _along),
-    searched=readings.searched(_of_case, "recurrence"),
+    traced=ops.trace(_of_case, _along),
+    searched=readings.search(_of_case, "recurrence"),
     drawing=drawing.drawing(
         _of_case, {name: member.program for name, member in MEMBERS.items()}, "member"
     ),

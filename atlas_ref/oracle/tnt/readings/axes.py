@@ -56,10 +56,10 @@ def together(context: TntContext) -> Iterator[Reading]:
 def possible(context: TntContext, changed: Mapping[str, Any]) -> bool:
     """Whether settings are defined together, and the case has their tensors (TNT-3 to TNT-9)."""
     s = context.settings.replaced(**changed)
-    return all(_defined(s, m, context) for m in s.memories)
+    return all(_is_defined(s, m, context) for m in s.memories)
 
 
-def _defined(s: Settings, m: Memory, context: TntContext) -> bool:
+def _is_defined(s: Settings, m: Memory, context: TntContext) -> bool:
     counted = m.base == "previous" or m.sum == "inclusive"
     gates = s.c.gate != "none" or context.holds("momentum")
     rule = FAMILY[s.rule]
@@ -115,12 +115,12 @@ def _of_preset(context: TntContext, name: str, m: Memory) -> Iterator[Reading]:
 def _setting(name: str, values: Values, stated: str) -> Setting:
     """A setting with those of its values that are defined."""
 
-    def tried(context: TntContext) -> list[Any]:
+    def candidates(context: TntContext) -> list[Any]:
         own = context.settings.value(name)
         every = (value for value in values(context) if value != own)
         return [value for value in every if possible(context, {name: value})]
 
-    return Setting(name, tried, get=methodcaller("value", name), stated=stated)
+    return Setting(name, candidates, get=methodcaller("value", name), stated=stated)
 
 
 # -- a memory --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.program.changes import Change, changed, copied, late, without
-from atlas_ref.oracle.program.hook import Op, behind, stopped
+from atlas_ref.oracle.program.changes import Change, change_tensor, copy_tensor, late, without
+from atlas_ref.oracle.program.hook import Op, behind, without_gradient
 from atlas_ref.oracle.program.reading import Reading
 from atlas_ref.oracle.tnt.context import TntContext
 from atlas_ref.oracle.tnt.settings import Memory
@@ -122,13 +122,15 @@ def _of_start(context: TntContext) -> Iterator[Reading]:
     starts = [f"in/{m.name}/M0" for m in context.locals]
     if len(starts) > 1 and all(name in context.inputs for name in starts):
         words = "each local memory started where local0 does"
-        yield Reading("start of local0", words, inputs=copied(starts[0], *starts[1:]))
+        yield Reading("start of local0", words, inputs=copy_tensor(starts[0], *starts[1:]))
     if not context.resumes:
         return
     words = "a reset returned to the memory at the start of the call"
     yield Reading("reset to the call", words, inputs=_from_state(context))
     words = "in/state/position was that of a first token"
-    first = changed("in/state/position", lambda x: np.asarray(context.settings.origin, np.int64))
+    first = change_tensor(
+        "in/state/position", lambda x: np.asarray(context.settings.origin, np.int64)
+    )
     yield Reading("position ignored", words, inputs=first)
     for m in context.settings.memories:
         yield from _of_state(context, m)
@@ -138,12 +140,12 @@ def _of_state(context: TntContext, m: Memory) -> Iterator[Reading]:
     """A part of the state of one memory that the next call does not find."""
     P, S, M, M_ref = (f"in/state/{m.name}/{each}" for each in ("P", "S", "M", "M_ref"))
     if P in context.inputs:
-        yield Reading(f"{P} ignored", f"{P} was absent", inputs=_zeroed(P, f"{P}_size"))
+        yield Reading(f"{P} ignored", f"{P} was absent", inputs=_with_zeros(P, f"{P}_size"))
     if S in context.inputs:
-        yield Reading(f"{S} ignored", f"{S} was absent", inputs=_zeroed(S))
+        yield Reading(f"{S} ignored", f"{S} was absent", inputs=_with_zeros(S))
     if M_ref in context.inputs:
         words = f"the chunk in progress of {m.name} started at the call"
-        yield Reading(f"{M_ref} ignored", words, inputs=copied(M, M_ref))
+        yield Reading(f"{M_ref} ignored", words, inputs=copy_tensor(M, M_ref))
     window = [name for name in context.inputs if name.startswith(f"in/state/{m.name}/window")]
     if window:
         words = f"the window of {m.name} was empty at the start of the call"
@@ -157,18 +159,20 @@ def _of_tokens(context: TntContext) -> Iterator[Reading]:
             if f"in/{name}" in context.inputs:
                 words = f"{name} gates were one token late"
                 yield Reading(
-                    f"{name} late", words, inputs=changed(f"in/{name}", partial(late, axis=-1))
+                    f"{name} late",
+                    words,
+                    inputs=change_tensor(f"in/{name}", partial(late, axis=-1)),
                 )
         words = "tokens read with the query before"
-        yield Reading("query late", words, inputs=changed("in/q", partial(late, axis=-2)))
+        yield Reading("query late", words, inputs=change_tensor("in/q", partial(late, axis=-2)))
         words = "values had the keys of the token before"
-        yield Reading("keys late", words, inputs=changed("in/k", partial(late, axis=-2)))
-    yield Reading("key read", "tokens read with their keys", inputs=copied("in/k", "in/q"))
+        yield Reading("keys late", words, inputs=change_tensor("in/k", partial(late, axis=-2)))
+    yield Reading("key read", "tokens read with their keys", inputs=copy_tensor("in/k", "in/q"))
     if {"in/retain", "in/momentum"} <= context.inputs.keys():
         words = "the momentum gate multiplied the memory"
-        yield Reading("momentum for retain", words, inputs=copied("in/momentum", "in/retain"))
+        yield Reading("momentum for retain", words, inputs=copy_tensor("in/momentum", "in/retain"))
         words = "the retain gate multiplied the momentum"
-        yield Reading("retain for momentum", words, inputs=copied("in/retain", "in/momentum"))
+        yield Reading("retain for momentum", words, inputs=copy_tensor("in/retain", "in/momentum"))
     for m in context.settings.memories:
         for each in TOKENS:
             name = f"in/{m.name}/{each}"
@@ -180,7 +184,7 @@ def _of_tokens(context: TntContext) -> Iterator[Reading]:
 def _of_gradients(context: TntContext) -> Iterator[Reading]:
     """Parts of the backward pass that are held fixed: an ordinary run has no path through P."""
     for held, words, place, wrap in (
-        ("keys", "no gradient went to the keys of the projection", "keys", stopped),
+        ("keys", "no gradient went to the keys of the projection", "keys", without_gradient),
         ("whole", "the projected query was a constant", "projected", behind(ops.stop_gradient)),
     ):
         for m in context.locals:
@@ -190,13 +194,13 @@ def _of_gradients(context: TntContext) -> Iterator[Reading]:
                 yield Reading(name, f"{words} of {m.name}", grad=True, ops=wraps)
     for m in context.locals:
         words = f"the start of {m.name} had the gradient of its first shard alone"
-        wraps = {f"{m.name}/restart": stopped}
+        wraps = {f"{m.name}/restart": without_gradient}
         yield Reading(f"{m.name} start held", words, grad=True, ops=wraps)
 
 
 def _mean(op: Op, *reads: Array) -> Array:
     """The mean of reads in the place of their sum."""
-    return op.changed(lambda y: y * (1.0 / max(1, len(reads))), *reads)
+    return op.with_change(lambda y: y * (1.0 / max(1, len(reads))), *reads)
 
 
 def _from_state(context: TntContext) -> Change:
@@ -208,7 +212,7 @@ def _from_state(context: TntContext) -> Change:
     }
 
 
-def _zeroed(*names: str) -> Change:
+def _with_zeros(*names: str) -> Change:
     return lambda inputs: {
         each: ops.zeros_like(x) if each in names else x for each, x in inputs.items()
     }
