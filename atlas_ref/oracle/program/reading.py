@@ -41,7 +41,6 @@ class Reading(NamedTuple):
         change, before: settings as `identify` states them, and those of the case; empty for a mistake.
         grad: it is in the backward pass, so that gradients alone show it.
         backward: it is that of the backward pass alone: values are right.
-        since: the version of the vectors that first has it as a mutant.
         whole: reads depend on tokens behind them, or on how many there are.
         narrow: it sums in a narrower format than the case's, where orders of a sum are apart.
         short: calls of few tokens alone can have it, so that a schedule tries it (SCHED-6).
@@ -60,7 +59,6 @@ class Reading(NamedTuple):
     before: Mapping[str, Any] = {}
     grad: bool = False
     backward: bool = False
-    since: str = "1.9.0"
     whole: bool = False
     narrow: bool = False
     short: bool = False
