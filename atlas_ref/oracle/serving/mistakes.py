@@ -284,12 +284,12 @@ def _of_places(
     if window:
         yield _mistake(
             "a call shorter than the window left zeros in front of its tokens",
-            _any_schedule,
+            lambda seen: any(1 < m.part.tokens < seen[0].conv - 1 for m in seen[1]),
             leave=_where(lambda now: ends(now) and now.tokens < now.own.conv - 1, _behind_zeros),
         )
         yield _mistake(
             "a call of one token left zeros in front of it in the window",
-            _later(False),
+            lambda seen: seen[0].conv > 2 and _later(False)(seen),
             leave=_where(lambda now: now.alone and now.whole, _behind_zeros),
         )
     for words, names in (
