@@ -119,7 +119,7 @@ def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[
 
 
 def _in_time(case: Case, rows: Sequence[Any]) -> list[Any]:
-    """Verdicts with the place of the first wrong result among calls (SCHED-9).
+    """Verdicts with the place of the first wrong result in time (SCHED-9).
 
     A state has the number of the last read before it, and the first wrong result its step, request
     and token in words.
