@@ -82,6 +82,19 @@ def _check_drafts(header: Any, inputs: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: missing beside {there[0]}")
 
 
+def _draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Random inputs that carry the schedule out (SCHED-11).
+
+    Raises:
+        ValueError: a cotangent, of which there is none here.
+    """
+    if request.cotangent:
+        raise ValueError("cotangent: rule schedule has no gradients; leave it out")
+    return draw.draw(parameters.parse(header), request.tokens, generator), ()
+
+
 def _host(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs where they can be cut: results of a schedule are computed call by call."""
     return {name: backend.of(x).to_host(x) for name, x in inputs.items()}
@@ -164,10 +177,7 @@ SUBJECT = Subject(
     numbers=lambda header, inputs: int(inputs["in/x"].size),
     results=RESULTS,
     shape=lambda header, inputs: (0, 0),
-    draw=lambda request, header, generator, d_phi: (
-        draw.draw(parameters.parse(header), request.tokens, generator),
-        (),
-    ),
+    draw=_draw,
     presets=draw.PRESETS,
     sample=draw.PRESETS["full"].parameters,
     has_parameters=True,

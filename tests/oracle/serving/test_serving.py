@@ -303,3 +303,9 @@ def test_the_schema_has_the_settings_of_the_rule():
     assert "the member of rule schedule, its sizes, and the steps of the server" in str(
         case_schema()
     )
+
+
+@pytest.mark.clause("SCHED-11")
+def test_a_cotangent_is_refused_since_there_are_no_gradients():
+    with pytest.raises(CaseError, match="cotangent: rule schedule has no gradients"):
+        new(Request(rule="schedule", cotangent=True))
