@@ -15,6 +15,7 @@ from atlas_ref.oracle.judge.answers import Answer
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.report.failures import explain
+from atlas_ref.oracle.report.nearest import nothing
 from atlas_ref.oracle.schema.schema import case_schema
 from atlas_ref.oracle.serving import mistakes
 from atlas_ref.oracle.serving.draw import full, prefill_decode
@@ -125,6 +126,17 @@ def test_the_first_wrong_result_is_told_with_its_step(fault, first):
     assert rows[0].why == first
     assert rows[0].verdict == "WRONG"
     assert all(row.why == "" for row in rows[1:])
+
+
+@pytest.mark.clause("SCHED-9")
+def test_a_state_has_no_tokens_before_it_that_are_right():
+    """A state stands at the last read of its step, and a read at its row."""
+    case = case_of("kda", full())
+    for fault, tokens in (("memory of a block", False), ("prefill forgets the memory", True)):
+        got = checked(case, source=source(fault))
+        failure = explain(got, got.rows, "", nearest=nothing)
+        assert ("right at token" in failure.before) is tokens
+        assert (failure.op == "out/y") is tokens
 
 
 @pytest.mark.clause("SCHED-10")
