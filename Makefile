@@ -38,7 +38,7 @@ $(VENV)/.docs: $(VENV)/.test requirements/docs.txt docs/katex/package-lock.json
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
-	$(BIN)/atlas-ref check -v tests/data/peers tests/data/peers_layers tests/data/peers_atlas_mag tests/data/peers_family tests/data/peers_recurrences tests/data/peers_gates
+	$(BIN)/atlas-ref check -v tests/data/peers tests/data/peers_layers tests/data/peers_atlas_mag tests/data/peers_family tests/data/peers_recurrences tests/data/peers_gates tests/data/peers_schedules
 
 test: $(VENV)/.test  ## the tests, warnings as errors
 	$(BIN)/python -m pytest -n auto

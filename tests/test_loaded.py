@@ -59,6 +59,7 @@ FLOORS = (
         "tnt",
         "recurrences",
         "program",
+        "serving",
         "subjects",
         "parameters",
         "regimes",

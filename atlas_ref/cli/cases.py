@@ -38,7 +38,7 @@ def new(
     rule: Annotated[
         str,
         typer.Argument(
-            help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, dplr, recurrence, "
+            help="omega, titans_lmm, delta, hebbian, deep_memory, tnt, dplr, recurrence, schedule, "
             "newton_schulz, feature_map or cms; kda, gdn, gla, ...: members of dplr, by the names "
             "of atlas-ref try",
             autocompletion=options.rules,

@@ -40,6 +40,7 @@ ENTRIES: dict[str, Entry] = {
     "tnt": Entry("tnt"),
     "dplr": Entry("dplr", forms=("sequential", "scan", "chunk")),
     "recurrence": Entry("recurrence", forms=("sequential",)),
+    "schedule": Entry("schedule", forms=("sequential",)),
     BLOCK: Entry("block"),
     LAYER: Entry("layer", keys={"layer": "rule layer: which layer or model of public code"}),
 }

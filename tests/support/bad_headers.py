@@ -49,8 +49,8 @@ HEADERS = {
     "note as a number": Bad("note: must be a string, found 3", {"note": 3}),
     "trace as a word": Bad("trace: must be a list, found 'x'", {"trace": "x"}),
     "parameters for omega": Bad(
-        "parameters: only rules deep_memory, tnt, dplr, recurrence, layer and the reserved "
-        "rules ttl and qk_projection have them, this is omega",
+        "parameters: only rules deep_memory, tnt, dplr, recurrence, schedule, layer and "
+        "the reserved rules ttl and qk_projection have them, this is omega",
         {"parameters": {}},
     ),
     "window weights at level projected": Bad(

@@ -14,6 +14,7 @@ from atlas_ref.oracle.cases.tensor_spec import BLOCK, LAYER
 from atlas_ref.oracle.dplr.members import MEMBERS as OF_DPLR
 from atlas_ref.oracle.recurrences.members import MEMBERS as OF_RECURRENCE
 from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.serving.members import MEMBERS as OF_SCHEDULE
 from atlas_ref.oracle.subjects.layer import ENTRIES
 from tests.support import layer_cases
 
@@ -26,6 +27,10 @@ NEEDS: dict[str, dict[str, dict[str, Any]]] = {
     "feature_map": {"": {"cotangent": False}},
     "dplr": {"": {}} | {member: {"parameters": {"member": member}} for member in OF_DPLR},
     "recurrence": {member: {"parameters": {"member": member}} for member in OF_RECURRENCE},
+    "schedule": {
+        member: {"cotangent": False, "parameters": {"preset": "full", "member": member}}
+        for member in OF_SCHEDULE
+    },
 }
 
 

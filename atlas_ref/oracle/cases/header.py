@@ -23,7 +23,7 @@ from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decode
-from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member
+from atlas_ref.oracle.cases.recorded_headers import as_layer, as_member, as_schedule
 from atlas_ref.oracle.cases.tensor_spec import CHARACTERS, LEVELS
 from atlas_ref.oracle.registry import ENTRIES, SUBJECTS
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
@@ -275,7 +275,7 @@ def parse(text: str) -> Header:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
         raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
-    data = as_member(as_layer(data))
+    data = as_schedule(as_member(as_layer(data)))
     keys = [field.alias or name for name, field in Header.model_fields.items()]
     for key in data:
         if key not in keys:

@@ -252,7 +252,7 @@ def _of_preset(request: Request, name: str) -> tuple[Request, tuple[str, ...]]:
     own_axes = request.convention
     if isinstance(own_axes, str):
         own_axes = {} if own_axes == "spec" else {"preset": own_axes}
-    axes = {**preset.convention, **own_axes}
+    axes = {**preset.convention, **own_axes} or request.convention
     return request.replaced(parameters=parameters, convention=axes), preset.without(stated)
 
 

@@ -102,6 +102,15 @@ def as_member(data: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
+def as_schedule(data: dict[str, Any]) -> dict[str, Any]:
+    """The header of a case in place of that of a recorded schedule; any other as it is (SCHED-7)."""
+    if data.get("kind") != "schedule" or "rule" in data:
+        return data
+    own = {key: value for key, value in data.items() if key not in ("kind", "schema", "note")}
+    kept = {key: data[key] for key in ("note",) if key in data}
+    return {"schema": data.get("schema", 1), "rule": "schedule", "parameters": own, **kept}
+
+
 def with_sizes(text: str, tensors: Mapping[str, Any]) -> str:
     """The header of a recording of gates with the heads and channels that its input has (LAYER-23).
 

@@ -180,10 +180,13 @@ def checked(
         options = {"only": only, "dtype": dtype, "state_dtype": state_dtype, "without": without}
         return checked(other, source=ask, form=form, chunk=chunk, **{**options, **stated})
 
+    verdicts = [
+        rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names
+    ]
     return Checked(
         case,
         answer,
-        [rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names],
+        SUBJECTS[case.header.rule].in_time(case, verdicts),
         dtype,
         state_dtype=state_dtype,
         again=again,

@@ -31,8 +31,9 @@ def token_axis(case: Case, name: str) -> int | None:
 
     None for a state, a parameter or a rule without a sequence.
     """
-    if of_call(name) in SUBJECTS[case.header.rule].along:
-        return -2
+    subject = SUBJECTS[case.header.rule]
+    if of_call(name) in subject.along:
+        return subject.axis
     if not name.startswith("grad/"):
         return None
     key = "in/" + name.removeprefix("grad/")

@@ -110,6 +110,7 @@ class Program(NamedTuple):
         check: (inputs, settings) -> refuse what no shape and no range says, by ValueError.
         continued: (inputs, settings) -> parameters of the call that follows.
         cuts: (inputs, settings, token) -> whether a call may be cut before a token.
+        resets_to_zero: (settings) -> whether a reset starts from zero, not from the first state.
         formulas: (hook) -> the context of the loop, where formulas make inputs of raw numbers, through
             points that a reading may wrap; None without any.
         raw: these numbers.
@@ -144,6 +145,7 @@ class Program(NamedTuple):
     check: Callable[[Inputs, Any], None] = refuse_nothing
     continued: Callable[[Inputs, Any], Mapping[str, Any]] = lambda x, settings: {}
     cuts: Callable[[Inputs, Any, int], bool] = lambda x, settings, t: True
+    resets_to_zero: Callable[[Any], bool] = lambda settings: False
     formulas: Callable[[Hook], Context] | None = None
     raw: tuple[str, ...] = ()
     context: type[Context] = Context

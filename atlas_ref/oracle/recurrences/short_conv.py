@@ -302,6 +302,7 @@ PROGRAM = Program(
     check=_check,
     mistakes=_mistakes,
     later=True,
+    resets_to_zero=lambda settings: bool(settings.reset_to == "zero"),
 )
 
 MEMBER = Member(

@@ -242,7 +242,8 @@ def _place_in_time(row: Comparison) -> tuple[bool, bool, float]:
 def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
     words = []
     token = None if row.first is None else row.first.token
-    if token:
+    of_tokens = row.profile is None or row.profile.width > 0
+    if token and of_tokens:
         words.append(f"{row.tensor} is right at token{'' if token == 1 else 's 0 to'} {token - 1}")
     right = [other.tensor for other in rows if other.verdict == "PASS"]
     if right:

@@ -128,7 +128,7 @@ def plan_calls(case: Case, calls: Sequence[Call]) -> Plan:
 def _place_refusal(case: Case, cut: Calls, calls: Sequence[Call]) -> str:
     """Why calls of a case cannot be cut where a schedule cuts them; "" where they can."""
     for t in sorted({each.first for each in calls} - {0}):
-        if split.resets_behind(case, t):
+        if split.resets_behind(case, t) and not cut.from_zero(case):
             return "in/reset goes back to the first state of its own call; take a case without"
         if not cut.may_cut(case, t):
             return f"no call of this case may end after {t} tokens"

@@ -1,6 +1,6 @@
 """The part of the JSON Schema about rules whose settings are parameters: keys and tensors.
 
-Specified in DEEPCASE-2, TNTCASE-2, DPLRCASE-2 and RECUR-5.
+Specified in DEEPCASE-2, TNTCASE-2, DPLRCASE-2, RECUR-5 and SCHED-7.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from atlas_ref.oracle.dplr import tensors as dplr
 from atlas_ref.oracle.dplr.members import MEMBERS
 from atlas_ref.oracle.recurrences import members as recurrences
 from atlas_ref.oracle.recurrences import parameters as of_recurrence
+from atlas_ref.oracle.serving import parameters as of_schedule
 from atlas_ref.oracle.subjects import deep_memory
 from atlas_ref.oracle.subjects import tnt as tnt_subject
 from atlas_ref.oracle.tnt import parameters as of_tnt
@@ -67,12 +68,15 @@ def contracts(keys: Iterable[str]) -> list[dict[str, Any]]:
         "form": {"const": "sequential"},
         "parameters": _parameters(of_recurrence) | {"description": words},
     }
+    words = "the member of rule schedule, its sizes, and the steps of the server"
+    served = {"parameters": _parameters(of_schedule) | {"description": words}}
     others = {"properties": {"form": {"enum": list(SHARED_FORMS)}}}
     return [
         _contract("deep_memory", every, of_deep.KEYS, of_deep_memory),
         _contract(of_tnt.NAME, every, of_tnt.KEYS, of_memories, required=True),
         {**_contract("dplr", every, of_dplr.KEYS, linear), "else": others},
         _contract("recurrence", every, of_recurrence.KEYS, member, required=True),
+        _contract("schedule", every, of_schedule.KEYS, served, required=True),
     ]
 
 

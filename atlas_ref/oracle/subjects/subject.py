@@ -184,7 +184,8 @@ class Subject(NamedTuple):
         why_nothing: (header) -> why nothing can be used instead; "" where it can.
         undecided: (case, dtype) -> why results in a format have no verdict; "" where they have.
         is_memory: whether `instead` is of one memory that these tools do not take.
-        along: results with tokens on the last axis but one.
+        along: results with tokens on `axis`, counted from the end.
+        in_time: (case, verdicts) -> these with the place in time of what is wrong first.
         constants: (header) -> inputs that nothing trains.
         loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
         no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
@@ -250,6 +251,8 @@ class Subject(NamedTuple):
     undecided: Callable[[Any, str], str] = lambda case, dtype: ""
     is_memory: bool = False
     along: tuple[str, ...] = ("out/y",)
+    axis: int = -2
+    in_time: Callable[[Any, Any], list[Any]] = lambda case, rows: list(rows)
     constants: Callable[[Any], set[str]] = lambda header: frozen_tensors(header)
     loss: Callable[[Any], str] = lambda header: ""
     no_loss: Callable[[Any, Mapping[str, Any]], str] = lambda header, inputs: ""

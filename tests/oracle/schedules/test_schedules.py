@@ -349,6 +349,15 @@ def test_a_reset_in_the_first_call_hinders_no_schedule_and_one_behind_a_cut_does
     assert {*found.values()} == ({"PASS"} if supported else {"NOT SUPPORTED"})
 
 
+@pytest.mark.clause("SCHED-2")
+@pytest.mark.parametrize(("reset_to", "supported"), [("zero", True), ("first", False)])
+def test_a_reset_to_zero_hinders_no_schedule(reset_to, supported):
+    parameters = {"member": "short_conv", "reset_to": reset_to}
+    case = new(Request(rule="recurrence", **SIZES, parameters=parameters, reset=5))
+    found = verdicts(check_schedule(case, ours, "serving"))
+    assert {*found.values()} == ({"PASS"} if supported else {"NOT SUPPORTED"})
+
+
 def test_a_reserved_rule_is_not_supported():
     found = check_schedule(atlas_ref.load(RESERVED), ours, "serving")
     assert only(found)[0] == "NOT SUPPORTED"

@@ -25,11 +25,16 @@ def calls(stated: Stated) -> Calls:
         program, settings = stated(case)
         return program.cuts(case.inputs, settings, token)
 
+    def from_zero(case: Case) -> bool:
+        program, settings = stated(case)
+        return program.resets_to_zero(settings)
+
     return Calls(
         cut=partial(along_tokens, lambda case: axes(*stated(case), case.inputs)),
         left=_next_first_state,
         begins=lambda name: FIRST.fullmatch(name) is not None,
         returns=True,
+        from_zero=from_zero,
         may_cut=may_cut,
     )
 

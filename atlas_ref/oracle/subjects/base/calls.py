@@ -16,6 +16,7 @@ class Calls(NamedTuple):
         left: (name of a result) -> the input that it is in the next call; "" for none.
         begins: (name of an input) -> whether it is a state before the call.
         returns: whether a reset goes back to the first state of its own call (CONV-33).
+        from_zero: (case) -> whether a reset of this case starts from zero instead.
         may_reset: whether the second call may begin with a reset.
         may_cut: (case, token) -> whether the call may be cut before a token.
     """
@@ -24,6 +25,7 @@ class Calls(NamedTuple):
     left: Callable[[str], str]
     begins: Callable[[str], bool] = lambda name: name.startswith("in/state/")
     returns: bool = False
+    from_zero: Callable[[Any], bool] = lambda case: False
     may_reset: bool = False
     may_cut: Callable[[Any, int], bool] = lambda case, token: True
 
