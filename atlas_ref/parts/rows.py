@@ -96,6 +96,21 @@ def check_masks(tokens: Any, lead: tuple[int, ...], T: int) -> None:
             )
 
 
+def require_one(tokens: Any, T: int) -> None:
+    """Refuse masks by row, of a rule that takes one for all rows (CONV-68).
+
+    Raises:
+        ValueError: names the mask, its shape and the one needed.
+    """
+    for name in MASKS:
+        mask = getattr(tokens, name)
+        if mask is not None and np.ndim(mask) > 1:
+            raise ValueError(
+                f"{name}: shape {np.shape(mask)}, expected ({T},): one mask for all rows; take rows "
+                "by themselves"
+            )
+
+
 def of_tokens(tokens: Any) -> list[Group]:
     """Rows of tokens by the masks that they share; none where every mask is of all rows."""
     given = {name: getattr(tokens, name) for name in MASKS}

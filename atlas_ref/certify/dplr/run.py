@@ -118,7 +118,7 @@ class Sequence:
         for t in range(self.count):
             watch("tokens", t)
             self.marks.append(mark())
-            if self.marked("in/reset", t, False):
+            if self.inputs.flag("in/reset", t, False, self.index):
                 M, S, z, A = first, first_S, self.first_sum(), self.first_squares()
             if self.active(t) or self.s["masked_read"] == "memory":
                 state = self.after((M, S, z, A), t) if self.active(t) else (M, S, z, A)
@@ -135,14 +135,7 @@ class Sequence:
 
     def active(self, t: int) -> bool:
         """Whether a token writes, by the mask of all rows or by that of its row (DPLRCASE-27)."""
-        return self.marked("in/active", t, True)
-
-    def marked(self, name: str, t: int, default: bool) -> bool:
-        """Whether a mask of all rows or of this one marks a token (DPLRCASE-27)."""
-        if name not in self.inputs:
-            return default
-        rows = len(self.inputs.shape(name)) - 1
-        return bool(self.inputs.arrays[name][(*self.index[:rows], t)])
+        return self.inputs.flag("in/active", t, True, self.index)
 
     def after(self, state: State, t: int) -> State:
         """What a token that writes leaves of M, S, z and A."""
