@@ -56,6 +56,7 @@ def subject(rule: Rule) -> Subject:
         legal=memory_tensors.legal,
         draw=memory_inputs.draw,
         draw_states=memory_inputs.states,
+        drawn=("padded",),
         rule=rule,
         has_axes=True,
         has_newton_schulz=rule.has_newton_schulz,
