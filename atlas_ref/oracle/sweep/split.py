@@ -50,7 +50,8 @@ def uncut(case: Case) -> str:
         return f"{case.title} has no tokens that calls share"
     if not calls.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
         return "a call of this case ends a chunk or begins a document"
-    if any(case.inputs[name].ndim > 1 for name in MASKS if name in case.inputs):
+    by_row = any(case.inputs[name].ndim > 1 for name in MASKS if name in case.inputs)
+    if by_row and SUBJECTS[case.header.rule].has_sequence:
         return "rows of this case have masks of their own, and a state has one count for all"
     return ""
 

@@ -17,6 +17,7 @@ from atlas_ref.oracle.judge.tolerance import tolerances
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.sweep import split
 from tests.oracle.subjects.test_dplr_masked import NAMES, READS, ROUNDED, in_rows
 from tests.support import plain_loops
 from tests.support.close import ANALYTIC, assert_close, assert_differs
@@ -227,6 +228,25 @@ def test_identify_goes_through_every_mistake_of_a_case_of_rows() -> None:
     each = [evaluate(row).tensors for row in free]
     ours = {name: np.stack([one[name] for one in each]) for name in wrong}
     assert "in/reset was absent" in str(identify(case, ours, depth=1))
+
+
+@pytest.mark.clause("DPLRCASE-27", "CONV-38")
+def test_a_call_is_cut_behind_the_last_reset_of_every_row() -> None:
+    """A later one would go back to the first state of its own call."""
+    resets = np.array([[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0] * 5], np.uint8)
+    case, _ = packed("kda", resets=resets)
+    assert split.places(case) == [4]
+    assert split.places(packed("kda")[0]) == []
+    calls = SUBJECTS["dplr"].calls
+    assert calls is not None
+    whole, state, reads = evaluate(case).tensors, dict[str, Any](), []
+    for tokens in (range(4), range(4, 5)):
+        part = calls.cut(case, list(tokens))
+        begun = evaluate(make(part.header, {**part.tensors, **state})).tensors
+        state = {"in/M0": begun["out/M"]}
+        reads.append(begun["out/y"])
+    assert_close("y", np.concatenate(reads, -2), whole["out/y"], ROUNDED)
+    assert_close("M", state["in/M0"], whole["out/M"], ROUNDED)
 
 
 @pytest.mark.clause("DPLRCASE-27", "DPLRCASE-4")
