@@ -199,10 +199,11 @@ class Conversion(NamedTuple):
         return np.where(self._active(x), x, np.full((), _still(name), x.dtype))
 
     def _active(self, x: Array) -> Array:
-        """Whether the token of an entry is active."""
+        """Whether the token of an entry is active; of a mask by row, in its row for all heads."""
         tokens = np.asarray(self.inputs["active"]).astype(bool)
-        behind = (1,) * (x.ndim - len(self.axes) - 1)
-        return np.repeat(tokens, x.shape[len(self.axes)] // len(tokens)).reshape(-1, *behind)
+        each = np.repeat(tokens, x.shape[len(self.axes)] // tokens.shape[-1], axis=-1)
+        rows = each if each.ndim == 1 else each[..., None, :]
+        return rows.reshape(*rows.shape, *(1,) * (x.ndim - len(self.axes) - 1))
 
     def _filled(self, name: str, x: Array) -> Array:
         """Widths and tokens up to those of the kernel, with what changes no result."""

@@ -304,8 +304,8 @@ class Kernel(NamedTuple):
     def _other_ranks(self, inputs: Mapping[str, Array]) -> str:
         """A tensor with more axes than the kernel takes of it."""
         rank = inputs["v"].ndim
-        if "active" in inputs and inputs["active"].ndim > 1:
-            return "in/active for each row of the batch: it takes one"
+        if "reset" in inputs and inputs["reset"].ndim > 1:
+            return "in/reset for each row of the batch: it takes one"
         for name in ("retain", "log_retain"):
             if name in inputs and inputs[name].ndim == rank and not self.channels:
                 return f"in/{name} for each key channel: it takes one gate a head"

@@ -49,9 +49,12 @@ class Inputs:
         """The slice, None where the case has no such tensor."""
         return self.get(name, *index) if name in self.arrays else None
 
-    def flag(self, name: str, t: int, default: bool) -> bool:
-        """One entry of a mask."""
-        return bool(self.arrays[name][t]) if name in self.arrays else default
+    def flag(self, name: str, t: int, default: bool, index: tuple[int, ...] = ()) -> bool:
+        """One entry of a mask of all rows, or of that of the row at an index (CONV-68)."""
+        if name not in self.arrays:
+            return default
+        rows = self.arrays[name].ndim - 1
+        return bool(self.arrays[name][(*index[:rows], t)])
 
     def phi(self) -> dict[str, Matrix]:
         """The tensors of the feature map: W, b, W1, W2, c, proj, and H1, H2, H3, slices of H."""

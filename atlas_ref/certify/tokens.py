@@ -91,12 +91,15 @@ def _projected(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
         weights=weights,
         gate=inputs.optional("in/window_gate", *at),
         learned=None,
-        **_masks(inputs, at[-1]),
+        **_masks(inputs, at[-1], at[:-1]),
     )
 
 
-def _masks(inputs: Inputs, t: int) -> dict[str, bool]:
-    return {"active": inputs.flag("in/active", t, True), "reset": inputs.flag("in/reset", t, False)}
+def _masks(inputs: Inputs, t: int, index: tuple[int, ...]) -> dict[str, bool]:
+    return {
+        "active": inputs.flag("in/active", t, True, index),
+        "reset": inputs.flag("in/reset", t, False, index),
+    }
 
 
 def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> list[Token]:
@@ -124,7 +127,7 @@ def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ..
                 weights,
                 _by_token(kinds, inputs, head, x),
                 learned=residual,
-                **_masks(inputs, t),
+                **_masks(inputs, t, index),
             )
         )
     return tokens

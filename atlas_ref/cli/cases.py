@@ -71,6 +71,10 @@ def new(
         bool,
         typer.Option("--packed", help="sequences of unequal lengths start, no token is silent"),
     ] = False,
+    padded: Annotated[
+        Literal["left", "right"] | None,
+        typer.Option(metavar="left|right", help="rows of a batch have unequal lengths"),
+    ] = None,
     cotangent: Annotated[
         bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
     ] = False,
@@ -165,6 +169,7 @@ def new(
         pulse=pulse,
         reset=reset,
         packed=packed,
+        padded=padded,
         cotangent=cotangent,
         state=state,
         gate=gate,

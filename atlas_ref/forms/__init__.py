@@ -6,11 +6,13 @@ Specified in specs/chunkwise.md (CHUNK-1, CHUNK-3, CHUNK-20).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from atlas_ref.forms.recurrence import Memory, Recurrence, memory, packed, state_after
 from atlas_ref.forms.support import require
 from atlas_ref.on_demand import OnDemand
+from atlas_ref.parts import rows
 from atlas_ref.rules import Rule
 from atlas_ref.rules import sequence as in_turn
 from atlas_ref.rules.checks import check_call, check_rule, check_state
@@ -74,8 +76,13 @@ def run(
 
     check_rule(rule, config)
     check_state(rule, state)
-    in_turn.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
+    if parts := in_turn.groups(rule, tokens):
+        check_call(rule, config, tokens, state)
+        own = partial(run, rule, config, form=form, chunk=chunk, phi=phi)
+        after, y = rows.run(parts, own, tokens, state)
+        return in_turn.read_only_state(after), y
+    in_turn.check_tokens(tokens)
     if rule.run is not None:
         return rule.run(rule, config, tokens, state, phi=phi)
     by_matrix = rule.has_window and state.gradients is not None

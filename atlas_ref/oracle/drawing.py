@@ -184,6 +184,23 @@ def events(request: Any) -> Arrays:
     return found
 
 
+def rows_of_lengths(request: Any, tensors: Mapping[str, Any]) -> Arrays:
+    """Masks of rows of unequal lengths: row i has i silent tokens, counted anew after T - 1 (CASE-40).
+
+    They stand in front, behind which sequences start as much later, or behind, where none starts.
+    """
+    tokens = np.arange(request.tokens)
+    silent = np.arange(request.batch)[:, None] % request.tokens
+    left = request.padded == "left"
+    writes = tokens >= silent if left else tokens < request.tokens - silent
+    found = Arrays({"in/active": writes.astype(np.uint8)})
+    if "in/reset" in tensors:
+        reset = np.broadcast_to(tensors["in/reset"], writes.shape)
+        places = np.maximum(tokens - silent, 0) if left else np.broadcast_to(tokens, writes.shape)
+        found["in/reset"] = np.take_along_axis(reset, places, axis=-1) * found["in/active"]
+    return found
+
+
 def one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
     """One of the values, by one number of the generator, however many there are."""
     return values[int(draw.uniform() * len(values))]

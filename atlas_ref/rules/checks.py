@@ -202,6 +202,12 @@ def check_state(rule: Rule, state: Any) -> None:
             f"state: the State of {rule.State.__module__} is needed, found "
             f"{type(state).__module__}.{type(state).__name__}"
         )
+    for name in ("filled", "position"):
+        if getattr(state, name, 0) is None:
+            raise ValueError(
+                f"state.{name}: none, since rows of the call before ended with other counts; call "
+                "rows that share their masks by themselves (CONV-68)"
+            )
 
 
 def stores_residuals(config: Any) -> bool:

@@ -13,12 +13,15 @@ Its members, what it is not, its backward and cost: DPLR-8 to DPLR-11.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import model_validator
 
 from atlas_ref import backend
+from atlas_ref.parts import rows
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import (
     check_log,
@@ -77,8 +80,9 @@ class Tokens(Frozen):
         erase_scale (L, T n, d_out): factor of what the erase takes from each row of M, or None
             for 1 (DPLR-18).
         bonus (d_in,), or with last axes of L in front: of the read before the write, or None.
-        active (T,): False where M stays; None for all True.
-        reset (T,): True where a packed sequence starts; None for nowhere.
+        active: (T,) or, of each row of a batch, L without its last axis and T (CONV-68): False where
+            M stays; None for all True.
+        reset: alike, True where a packed sequence starts; None for nowhere.
     """
 
     k: Any
@@ -149,21 +153,37 @@ def run(config: Config, tokens: Tokens, state: State) -> tuple[State, Array]:
         ValueError: names the array that contradicts the configuration or another array.
     """
     check_call(config, tokens, state)
+    if parts := rows.of_tokens(tokens):
+        return run_rows(parts, partial(run, config), tokens, state)
     T = tokens.q.shape[-2]
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
-    q, rows = of_groups(tokens.q, config.groups), _rows(config, tokens)
+    q, steps = of_groups(tokens.q, config.groups), _rows(config, tokens)
     bonus, retain, M, reads = tokens.bonus, gates(tokens), state.M, []
     for t in range(T):
         M = state.M if reset[t] else M
         before = M
         if active[t]:
-            M = write(config, M, _row(retain, t), rows[t * config.steps : (t + 1) * config.steps])
+            M = write(config, M, _row(retain, t), steps[t * config.steps : (t + 1) * config.steps])
         if bonus is None or not active[t]:
             reads.append(read(config, M, q[..., t, :]))
         else:
-            reads.append(read(config, _with_bonus(before, rows[t], bonus), q[..., t, :]))
+            reads.append(read(config, _with_bonus(before, steps[t], bonus), q[..., t, :]))
     return State.trusted(M=M), ops.stack(reads, axis=-2)
+
+
+def run_rows(
+    parts: Sequence[rows.Group],
+    call: Callable[[Tokens, State], tuple[State, Array]],
+    tokens: Tokens,
+    state: State,
+) -> tuple[State, Array]:
+    """A call whose rows have masks of their own, in any form of the rule (CONV-68)."""
+    bonus, lead = tokens.bonus, tokens.v.shape[:-2]
+    if bonus is not None and len(bonus.shape) > 2:  # of heads and of some axes before them
+        tokens = tokens.replaced(bonus=ops.broadcast_to(bonus, (*lead, bonus.shape[-1])))
+        return rows.run(parts, call, tokens, state)
+    return rows.run(parts, call, tokens, state, shared=("bonus",))
 
 
 def write(config: Config, M: Array, retain: Array, steps: list[Step]) -> Array:
@@ -243,25 +263,24 @@ def check_call(config: Config, tokens: Tokens, state: State) -> None:
     Raises:
         ValueError: names the array, its shape and what is needed.
     """
-    *lead, rows, _ = tokens.v.shape if len(tokens.v.shape) > 1 else (0, 0)
-    if rows < 1 or rows % config.steps:
+    *lead, count, _ = tokens.v.shape if len(tokens.v.shape) > 1 else (0, 0)
+    if count < 1 or count % config.steps:
         raise ValueError(
             f"v: shape {tokens.v.shape}, expected rows for whole tokens of steps = {config.steps}"
         )
-    T, key_lead = rows // config.steps, key_heads(config.groups, tuple(lead))
-    wide, narrow = (*lead, rows, config.d_in), (*lead, T)
+    T, key_lead = count // config.steps, key_heads(config.groups, tuple(lead))
+    wide, narrow = (*lead, count, config.d_in), (*lead, T)
     needed: dict[str, tuple[tuple[int, ...], ...]] = {
-        "v": ((*lead, rows, config.d_out),),
-        "k": ((*key_lead, rows, config.d_in),),
+        "v": ((*lead, count, config.d_out),),
+        "k": ((*key_lead, count, config.d_in),),
         "q": ((*key_lead, T, config.d_in),),
         "retain": (narrow, (*narrow, config.d_in)),
         "erase_read": (wide,),
         "erase_write": (wide,),
-        "erase_scale": ((*lead, rows, config.d_out),),
+        "erase_scale": ((*lead, count, config.d_out),),
         "log_retain": (narrow, (*narrow, config.d_in)),
         "bonus": tuple((*lead[i:], config.d_in) for i in range(len(lead) + 1)),
-        "active": ((T,),),
-        "reset": ((T,),),
+        **dict.fromkeys(rows.MASKS, rows.mask_shapes(tuple(lead), T)),
     }
     arrays = check_shapes(tokens, needed)
     if tokens.bonus is not None and config.steps > 1:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import model_validator
 
+from atlas_ref.parts import rows
 from atlas_ref.rules import dplr, sequence
 from atlas_ref.rules.checks import check_log, check_one_precision, check_shapes, check_state_shape
 from atlas_ref.types import Array, Dims, Frozen, check_array
@@ -51,8 +52,9 @@ class Tokens(Frozen):
         step_size, step_size_memory (L, T): rates of S and of M.
         retain (L, T) or (L, T, d_in): gate of all channels or of each, from 0 to 1; None for 1.
         log_retain: its natural log in its place.
-        active (T,): False where M and S stay; None for all True.
-        reset (T,): True where a packed sequence starts; None for nowhere.
+        active: (T,) or, of each row of a batch, L without its last axis and T (CONV-68): False where
+            M and S stay; None for all True.
+        reset: alike, True where a packed sequence starts; None for nowhere.
     """
 
     k: Any
@@ -113,6 +115,8 @@ def run(config: dplr.Config, tokens: Tokens, state: State) -> tuple[State, Array
     Source: fla-core 0.6.0, ops/momentum_delta_rule/naive.py; DPLR-21.
     """
     check_call(config, tokens, state)
+    if parts := rows.of_tokens(tokens):
+        return rows.run(parts, partial(run, config), tokens, state)
     T, M, S = tokens.q.shape[-2], state.M, state.S
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
@@ -149,7 +153,7 @@ def check_call(config: dplr.Config, tokens: Tokens, state: State) -> None:
         "p": (wide,),
         **dict.fromkeys(("retain", "log_retain"), (narrow, wide)),
         **dict.fromkeys(("log_momentum", "step_size", "step_size_memory"), (narrow,)),
-        **dict.fromkeys(("active", "reset"), ((T,),)),
+        **dict.fromkeys(rows.MASKS, rows.mask_shapes(tuple(lead), T)),
     }
     arrays = check_shapes(tokens, needed)
     check_state_shape("M", state.M, (*lead, config.d_out, config.d_in))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import model_validator
 
+from atlas_ref.parts import rows
 from atlas_ref.rules.checks import check_log, check_one_precision, check_shapes, check_state_shape
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -31,8 +32,9 @@ class Tokens(Frozen):
         k (L, T, d_in): keys.
         log_retain (L, T): natural log of w, at most 0, -inf for a gate of 0.
         step_size (L, T): weight of the squares of a key, at least 0.
-        active (T,): False where A stays; None for all True.
-        reset (T,): True where A returns to that of the start; None for nowhere.
+        active: (T,) or, of each row of a batch, L without its last axis and T (CONV-68): False where
+            A stays; None for all True.
+        reset: alike, True where A returns to that of the start; None for nowhere.
     """
 
     k: Annotated[Array, Dims("... T d_in")]
@@ -45,8 +47,8 @@ class Tokens(Frozen):
     def _have_one_shape(self) -> Self:
         check_log("log_retain", self.log_retain)
         *lead, T, _ = self.k.shape
-        rows, masks = ("log_retain", "step_size"), ("active", "reset")
-        check_shapes(self, dict.fromkeys(rows, ((*lead, T),)) | dict.fromkeys(masks, ((T,),)))
+        masks = dict.fromkeys(rows.MASKS, rows.mask_shapes(tuple(lead), T))
+        check_shapes(self, dict.fromkeys(("log_retain", "step_size"), ((*lead, T),)) | masks)
         return self
 
 
@@ -79,6 +81,8 @@ def run(tokens: Tokens, state: State) -> Keys:
     check_state_shape("A", state.A, (*lead, d_in))
     named = {name: getattr(tokens, name) for name in ("k", "log_retain", "step_size")}
     check_one_precision(named | {"state.A": state.A})
+    if parts := rows.of_tokens(tokens):
+        return Keys(*reversed(rows.run(parts, lambda *own: run(*own)[::-1], tokens, state)))
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     retain, A, keys = ops.exp(tokens.log_retain), state.A, []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from pydantic import model_validator
 
 from atlas_ref.backend.buffers import short_buffers
 from atlas_ref.conventions import Convention
-from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.parts import feature_maps, gates, rows, window
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.norms import keys_normalised
 from atlas_ref.rules.checks import KEY_CHANNEL, check_call
@@ -42,8 +43,9 @@ class Tokens(Frozen):
         window_weights (..., T, c): weight at t of token t - j.
         window_gate (..., T): the weight that a token has at every lag; with both, their product
             counts.
-        active (T,): False where M and S stay; None for all True.
-        reset (T,): True where a packed sequence starts; None for nowhere.
+        active: (T,) or, of each row of a batch, the leading axes without the last and T (CONV-68):
+            False where M and S stay; None for all True.
+        reset: alike, True where a packed sequence starts; None for nowhere.
         surrogate (..., T, d_out): under reference surrogate the learned residual (SURROGATE-1).
         threshold (..., T): of a deep memory with bias huber, one for each token (DEEP-36).
     """
@@ -85,15 +87,7 @@ class Tokens(Frozen):
                     f"{name}: shape {value.shape}{about} expected {scalar} or, one per output "
                     f"dimension, {per_dimension}"
                 )
-        for name in ("active", "reset"):
-            mask = getattr(self, name)
-            if mask is not None and (
-                np.shape(mask) != (self.k.shape[-2],) or np.asarray(mask).dtype != np.bool_
-            ):
-                raise ValueError(
-                    f"{name}: {np.asarray(mask).dtype} of shape {np.shape(mask)}, expected "
-                    f"bool of shape ({self.k.shape[-2]},)"
-                )
+        rows.check_masks(self, self.k.shape[:-2], self.k.shape[-2])
         return self
 
 
@@ -117,6 +111,11 @@ def run(
         ValueError: what is no rule, or a configuration, tokens or a state that contradict the rule,
             its convention or each other.
     """
+    if parts := groups(rule, tokens):
+        check_call(rule, config, tokens, state)
+        own = partial(run, rule, config, phi=phi)
+        state, y = rows.run(parts, own, tokens, state)
+        return read_only_state(state), y
     check_tokens(tokens)
     if isinstance(rule, Rule) and rule.run is not None:
         return rule.run(rule, config, tokens, state, phi=phi)
@@ -140,14 +139,22 @@ def run(
     return read_only_state(with_token_gates(config, tokens, state)), y
 
 
+def groups(rule: Any, tokens: Any) -> list[rows.Group]:
+    """Rows by the masks that they share; none of a rule that takes one for all (CONV-68)."""
+    if not isinstance(tokens, Tokens) or not isinstance(rule, Rule) or rule.run is not None:
+        return []
+    return rows.of_tokens(tokens)
+
+
 def check_tokens(tokens: Any) -> None:
-    """Refuse an object that is no `Tokens`.
+    """Refuse an object that is no `Tokens`, and masks by row, which are taken apart before.
 
     Raises:
         ValueError: what was found.
     """
     if not isinstance(tokens, Tokens):
         raise ValueError(f"tokens: a Tokens is needed, found {type(tokens).__name__}")
+    rows.require_one(tokens, tokens.k.shape[-2])
 
 
 def read_only_state(state: Any) -> Any:

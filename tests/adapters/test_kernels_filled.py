@@ -96,12 +96,27 @@ def test_a_kernel_without_silent_tokens_is_asked_for_them(member: str) -> None:
     passes(one, kernel(member, parameters={"steps": steps}, settings={"steps": steps}))
 
 
+@pytest.mark.clause("SRC-6", "DPLRCASE-27")
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("member", STILL)
+def test_rows_of_a_batch_are_silenced_by_their_own_masks(member: str, width: int) -> None:
+    """Padded in front or behind, with steps, with key heads of several value heads."""
+    steps = 2 if member == "gated_delta_product" else 1
+    for side in ("left", "right"):
+        one = case(member, parameters={"steps": steps}, batch=3, padded=side)
+        assert one.inputs["in/active"].shape == (3, 5)
+        settings = {"parameters": {"steps": steps}, "settings": {"steps": steps}}
+        passes(one, kernel(member, width, **settings))
+
+
 @pytest.mark.clause("SRC-1")
-def test_masks_of_rows_and_other_reads_of_masked_tokens_are_refused_by_name() -> None:
-    one = case("kda", batch=2, pulse=2)
-    rows = np.stack([one.inputs["in/active"], 1 - one.inputs["in/active"]])
-    each = atlas_ref.make(one.header.plain(), {**one.inputs, "in/active": rows}, name="rows")
-    assert refused(each, kernel("kda")) == "in/active for each row of the batch: it takes one"
+def test_resets_of_rows_and_other_reads_of_masked_tokens_are_refused_by_name() -> None:
+    each = case("kda", batch=2, packed=True, padded="left")
+    assert each.inputs["in/reset"].ndim == 2
+    takes = kernel("kda")
+    takes = takes._replace(arguments={**takes.arguments, "cu_seqlens": "cu_seqlens"})
+    assert refused(each, takes) == "in/reset for each row of the batch: it takes one"
     zero = case("kda", parameters={"masked_read": "zero"}, pulse=2)
     assert refused(zero, kernel("kda")) == "parameters.masked_read zero: it computes memory"
     queries = case("kda", parameters={"query_groups": 2})

@@ -118,7 +118,7 @@ class Sequence:
         for t in range(self.count):
             watch("tokens", t)
             self.marks.append(mark())
-            if self.inputs.flag("in/reset", t, False):
+            if self.inputs.flag("in/reset", t, False, self.index):
                 M, S, z, A = first, first_S, self.first_sum(), self.first_squares()
             if self.active(t) or self.s["masked_read"] == "memory":
                 state = self.after((M, S, z, A), t) if self.active(t) else (M, S, z, A)
@@ -135,10 +135,7 @@ class Sequence:
 
     def active(self, t: int) -> bool:
         """Whether a token writes, by the mask of all rows or by that of its row (DPLRCASE-27)."""
-        if "in/active" not in self.inputs:
-            return True
-        rows = len(self.inputs.shape("in/active")) - 1
-        return bool(self.inputs.arrays["in/active"][(*self.index[:rows], t)])
+        return self.inputs.flag("in/active", t, True, self.index)
 
     def after(self, state: State, t: int) -> State:
         """What a token that writes leaves of M, S, z and A."""

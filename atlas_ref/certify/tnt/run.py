@@ -70,9 +70,9 @@ class Own(Inputs):
         """The slice, None where the memory has no such tensor."""
         return self.get(name, *index) if name in self else None
 
-    def flag(self, name: str, t: int, default: bool) -> bool:
+    def flag(self, name: str, t: int, default: bool, index: tuple[int, ...] = ()) -> bool:
         """One entry of a mask of all memories."""
-        return self.inputs.flag(name, t, default)
+        return self.inputs.flag(name, t, default, index)
 
     def phi(self) -> dict[str, Matrix]:
         """No tensor of a feature map."""

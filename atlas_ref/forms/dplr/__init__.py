@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from atlas_ref.forms.dplr import chunk as chunks
 from atlas_ref.forms.dplr import scan
+from atlas_ref.parts import rows
 from atlas_ref.rules import dplr
 from atlas_ref.types import Array
 
@@ -46,6 +47,9 @@ def run(
     """
     check(form, chunk, by_row=tokens.erase_scale is not None)
     dplr.check_call(config, tokens, state)
+    if parts := rows.of_tokens(tokens):
+        own = FORMS[form]
+        return dplr.run_rows(parts, lambda x, M: own(config, x, M, chunk), tokens, state)
     return FORMS[form](config, tokens, state, chunk)
 
 

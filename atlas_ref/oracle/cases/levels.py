@@ -70,6 +70,11 @@ def with_schedule(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     check_step(header.schedule, sequence.shape[-2])
     mask = active(header.schedule, sequence.shape[-2])[:, header.schedule.level].astype(np.uint8)
     file_mask = inputs.get("in/active")
+    if file_mask is not None and len(file_mask.shape) > 1:
+        raise ValueError(
+            f"in/active: by row, of shape {tuple(file_mask.shape)}, where the schedule says it for all "
+            "rows; leave it out, or the schedule"
+        )
     if (
         file_mask is not None
         and file_mask.shape == mask.shape

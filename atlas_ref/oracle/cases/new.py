@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
+from atlas_ref.oracle.drawing import rows_of_lengths
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import names_with
@@ -41,6 +42,7 @@ class Request(Frozen):
         pulse: the memory writes at every pulse-th token.
         reset: a packed sequence starts at every reset-th token; 0 for nowhere.
         packed: sequences of unequal lengths start, and every token writes (CASE-40).
+        padded: rows of the batch are of unequal lengths, filled up in front or behind (CASE-40).
         cotangent: add in/y_bar, so that `eval --grad` works.
         state: states before the first token, and with a cotangent those of the states after the
             last (CASE-39).
@@ -75,6 +77,7 @@ class Request(Frozen):
     pulse: PositiveInt = 1
     reset: NonNegativeInt = 0
     packed: bool = False
+    padded: Literal["left", "right"] | None = None
     cotangent: bool = False
     state: bool = True
     gate: Literal["head", "channel"] | None = None
@@ -156,6 +159,8 @@ def new(request: Request, *, name: str = "new") -> Case:
     except ValueError as error:
         raise CaseError(f"{name}: {error}") from None
     tensors |= {key: value for key, value in inputs.items() if key not in without}
+    if request.padded is not None:
+        tensors |= rows_of_lengths(request, tensors)
     tensors = {**_states(request, header, tensors), **tensors}
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
@@ -281,7 +286,13 @@ def _check_request(request: Request, name: str) -> None:
             raise CaseError(f"{name}: groups: the rule {request.rule} has none")
         if "groups" in request.parameters:
             raise CaseError(f"{name}: groups and parameters.groups are one; one of them is needed")
-    for key in ("gate", "log"):
+    if request.padded is not None:
+        if min(request.batch, request.tokens) < 2:
+            found = f"found {request.batch} and {request.tokens}"
+            raise CaseError(f"{name}: padded: a batch of 2 rows and 2 tokens are needed, {found}")
+        if request.pulse > 1 or request.periods:
+            raise CaseError(f"{name}: padded and pulse: both say which tokens are silent")
+    for key in ("gate", "log", "padded"):
         if getattr(request, key) is None:
             continue
         if request.rule not in SUBJECTS or key not in SUBJECTS[request.rule].drawn:

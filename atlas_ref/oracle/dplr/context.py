@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.program.context import Context
+from atlas_ref.oracle.program.context import Context, chosen
 from atlas_ref.oracle.subjects.subject import Touch
 from atlas_ref.types import Array
 
@@ -66,9 +66,18 @@ class DplrContext(Context):
         """The rounding of a state after token t to a narrow format; None elsewhere (DPLRCASE-14)."""
         if self.rounding.store is None:
             return None
-        starts = np.flatnonzero(np.asarray(self.inputs.get("in/reset", ()))[: t + 1])
-        first = int(starts[-1]) if starts.size else 0
-        return self.rounding.store if self.settings.rounds(t, first, self.tokens) else None
+        rows, first = self.first_tokens(t)
+        due = np.array([self.settings.rounds(t, int(each), self.tokens) for each in first.flat])
+        if due.all() == due.any():
+            return self.rounding.store if due.all() else None
+        store, mask = self.rounding.store, due.reshape(*rows, 1)
+        return lambda x: chosen(mask, lambda: store(x), x)
+
+    def first_tokens(self, t: int) -> tuple[tuple[int, ...], Array]:
+        """Axes of rows that start apart, and for each the first token of the sequence of a token."""
+        reset = np.asarray(self.inputs.get("in/reset", np.zeros(self.tokens)))
+        places = np.where(reset[..., : t + 1], np.arange(t + 1), 0)
+        return reset.shape[:-1], places.max(axis=-1)
 
 
 def shapes(inputs: Mapping[str, Any], settings: Any) -> dict[str, tuple[int, ...]]:

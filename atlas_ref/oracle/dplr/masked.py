@@ -95,11 +95,13 @@ def _write_results(
     T = writes.shape[-1]
     whole = [bool(writes[..., t].all()) for t in range(T)]
     starts = np.asarray(x["in/reset"]).astype(bool) if "in/reset" in x else np.zeros(T, bool)
-    cuts = [t for t in range(1, T) if starts[t] or not (whole[t] and whole[t - 1])]
+    begins = [bool(starts[..., t].any()) for t in range(T)]
+    cuts = [t for t in range(1, T) if begins[t] or not (whole[t] and whole[t - 1])]
     first = {name: x[name] for name in LEFT.values() if name in x}
     state, reads, results = first, list[Array](), dict[str, Array]()
     for begin, end in zip([0, *cuts], [*cuts, T], strict=True):
-        state = first if starts[begin] else state
+        if begins[begin]:
+            state = _states_at_start(starts[..., begin], first, state)
         bare = {n: z for n, z in x.items() if n not in ("in/reset", *LEFT.values())}
         part = {n: _tokens(own, z, axes.get(n, ""), begin, end) for n, z in bare.items()} | state
         results = call(part)
@@ -110,6 +112,18 @@ def _write_results(
         reads.append(y)
         state = {LEFT[name]: z for name, z in results.items() if name in LEFT}
     return {**results, "out/y": ops.concatenate(reads, axis=-2)}
+
+
+def _states_at_start(begins: Array, first: Inputs, state: Inputs) -> Inputs:
+    """The states of a call that begins: the first ones, in rows alone where a sequence starts."""
+    if begins.all():
+        return first
+
+    def of_rows(x: Array, name: str) -> Array:
+        behind = (None,) * (len(x.shape) - begins.ndim)
+        return ops.where(begins[(..., *behind)], first.get(name, 0.0), x)
+
+    return {name: of_rows(x, name) for name, x in state.items()}
 
 
 def _tokens(own: Parameters, x: Any, axes: str, begin: int, end: int) -> Any:

@@ -200,12 +200,16 @@ def with_cumulation(context: DplrContext) -> DplrContext:
 
 def _gates(context: DplrContext, chunk: int, logs: Array, rows: bool) -> Iterator[Array]:
     """The gate of each token; a silent one has a log of 0."""
-    first, total, before, mask = 0, None, None, context.mask()
+    total, before, mask = None, None, context.mask()
     for t in range(logs.shape[-2 if rows else -1]):
-        if context.starts(t):
-            first = t
-        if (t - first) % chunk == 0:
+        by_row, first = context.first_tokens(t)
+        fresh = (t - first) % chunk == 0
+        if fresh.all():
             total = before = None
+        elif fresh.any():  # a sum of 0 in the rows where a chunk starts
+            anew = fresh.reshape(*by_row, 1)
+            total = chosen(anew, partial(ops.zeros_like, total), total)
+            before = chosen(anew, partial(ops.zeros_like, before), before)
         g = logs[..., t, :] if rows else logs[..., t]
         g = select(mask[t], partial(same, g), 0 * g)
         total = g if total is None else total + g

@@ -21,6 +21,7 @@ from atlas_ref.oracle.dplr import formulas, parameters
 from atlas_ref.oracle.dplr.members import MADE_OF, NEEDS, POSITIVE, SECOND
 from atlas_ref.oracle.dplr.parameters import Parameters
 from atlas_ref.oracle.drawing import Shape, events, leading
+from atlas_ref.parts.rows import mask_shapes
 from atlas_ref.types import Array
 
 #: Axes and range of every input; R = T steps, H and G of the leading axes count heads.
@@ -55,7 +56,7 @@ TENSORS: dict[str, Tensor] = {
     "in/z0": Tensor("... d_in", "0"),
     "in/A0": Tensor("heads d_in", "0", 0.0),
     "in/active": Tensor("T, or rows T", "1", mask=True),
-    "in/reset": Tensor("T", "0", mask=True),
+    "in/reset": Tensor("T, or rows T", "0", mask=True),
     "in/y_bar": Tensor("... T d_out", "no gradients"),
     "in/M_bar": Tensor("... d_out d_in", "0"),
     "in/S_bar": Tensor("... d_out d_in", "0"),
@@ -64,6 +65,10 @@ TENSORS: dict[str, Tensor] = {
 }
 
 Shapes = dict[str, tuple[tuple[int, ...], ...]]
+
+
+#: Masks, of all rows or of each.
+MASKS = ("in/active", "in/reset")
 
 
 def names(own: Parameters) -> tuple[set[str], set[str]]:
@@ -131,8 +136,7 @@ def shapes(own: Parameters, inputs: Mapping[str, Any]) -> Shapes:
         **dict.fromkeys(SECOND["z"], ((*lead, d_in),)),
         **dict.fromkeys(SECOND["A"], ((*heads, d_in),)),
         **dict.fromkeys(MADE_OF["A"], ((*heads, T),)),
-        "in/active": ((T,), *(((*lead[:-1], T),) if len(lead) > 1 else ())),
-        "in/reset": ((T,),),
+        **dict.fromkeys(MASKS, mask_shapes(tuple(lead), T)),
         "in/y_bar": ((*reads, T, d_out),),
         **dict.fromkeys(("in/erase_read", "in/erase_write", "in/erase_key", "in/alpha"), (wide,)),
         **dict.fromkeys(("in/kk", "in/a", "in/erase_gate"), (wide,)),
@@ -175,8 +179,8 @@ def axes(case: Case) -> dict[str, tuple[str, ...]]:
 def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
     """Axes of each of these inputs that has tokens or steps, as words."""
     rank = len(inputs["in/v"].shape)
-    rows = "in/active" in inputs and len(inputs["in/active"].shape) > 1
-    found = {"in/active": "... T" if rows else "T", "in/reset": "T"}
+    rows = {name for name in MASKS if name in inputs and len(inputs[name].shape) > 1}
+    found = {name: "... T" if name in rows else "T" for name in MASKS}
     bare = {"in/bonus", "in/M0", "in/M_bar", *SECOND["z"], *SECOND["A"], *SECOND["S"]}
     bare |= set(formulas.BESIDE)
     for name in inputs.keys() - found.keys() - bare:
@@ -184,6 +188,13 @@ def axes_of(inputs: Mapping[str, Any]) -> dict[str, str]:
         behind = " d" if len(inputs[name].shape) == rank else ""
         found[name] = f"... {'T' if of_tokens else 'R'}{behind}"
     return found
+
+
+def of_rows(inputs: Mapping[str, Any]) -> set[str]:
+    """Inputs that each row of a batch has of its own: all but a bonus of few axes, and shared masks."""
+    rank = len(inputs["in/v"].shape)
+    least = {"in/bonus": rank - 1, **dict.fromkeys(MASKS, 2)}
+    return {name for name, x in inputs.items() if len(x.shape) >= least.get(name, 1)}
 
 
 def check_inputs(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases import masks
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import PLAIN
@@ -66,6 +67,9 @@ def evaluate(
             group = [conventions[i] for i in numbers]
             yield numbers, {subject.result(case.header): orthogonaliser(group)(argument[None])}
         return
+    if any(inputs[name].ndim > 1 for name in masks.MASKS if name in inputs):
+        yield from _by_row(case, inputs, conventions, columns=columns)
+        return
     prepared = prepare.Prepared(case.header, inputs)
     groups: dict[Any, list[int]] = defaultdict(list)
     for number, each in enumerate(conventions):
@@ -85,6 +89,26 @@ def evaluate(
                     for name, value in _name_results(case, padded, outputs).items()
                 },
             )
+
+
+def _by_row(
+    case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], *, columns: bool
+) -> Iterator[tuple[list[int], Results]]:
+    """Results of every convention by itself, where masks differ by row (CONV-68)."""
+
+    def call(own: Mapping[str, Array]) -> Results:
+        return {
+            f"{number}:{name}": value[place]
+            for numbers, results in evaluate(case, own, conventions, columns=columns)
+            for place, number in enumerate(numbers)
+            for name, value in results.items()
+        }
+
+    found = masks.by_row(case, inputs, call)
+    for number in range(len(conventions)):
+        start = f"{number}:"
+        own = {n.removeprefix(start): x for n, x in found.items() if n.startswith(start)}
+        yield [number], {name: value[None] for name, value in own.items()}
 
 
 def _run(structure: Structure, inputs: Inputs, orthogonalise: Callable[[Array], Array]) -> Outputs:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
+from atlas_ref.oracle.cases.masks import refuse_rows
 from atlas_ref.oracle.family.facts import facts
 from atlas_ref.oracle.norms import FORMATS
 from atlas_ref.oracle.registry import SUBJECTS
@@ -39,11 +40,12 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
     """Check results under test against a case (IDENT-1).
 
     Raises:
-        CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype
+        CaseError: masks by row, nothing to compare, a name that is no result of the case, another shape, a dtype
             that is no float.
     """
     from atlas_ref.oracle.schema.schema import result_names  # which asks every subject
 
+    refuse_rows(case, "identify")
     names = {*result_names()} | {
         "grad/" + name.removeprefix("in/") for name in differentiable(case)
     }

@@ -76,8 +76,8 @@ def early(x: Array, axis: int) -> Array:
 def shift_marks(mask: Array, by: int) -> Array:
     """A mask whose marks come later by a number of tokens; those beyond the ends are lost."""
     later = np.zeros_like(mask)
-    count = len(mask)
-    later[max(by, 0) : count + min(by, 0)] = mask[max(-by, 0) : count - max(by, 0)]
+    count = mask.shape[-1]
+    later[..., max(by, 0) : count + min(by, 0)] = mask[..., max(-by, 0) : count - max(by, 0)]
     return later
 
 

@@ -212,8 +212,8 @@ class Context(NamedTuple):
         """Whether a token changes the state; where rows differ, an array of one row for all heads."""
         return writes(self.inputs, t)
 
-    def starts(self, t: int) -> bool:
-        """Whether a packed sequence starts at a token."""
+    def starts(self, t: int) -> Any:
+        """Whether a packed sequence starts at a token; where rows differ, as `writes` says it."""
         return starts(self.inputs, t)
 
     def store(self, t: int) -> Touch | None:
@@ -230,16 +230,20 @@ def writes(inputs: Inputs, t: int) -> Any:
     """Whether a token changes the state, a mask being given; of rows that differ, which of them."""
     if "in/active" not in inputs:
         return True
-    active = inputs["in/active"]
-    if len(active.shape) == 1:
-        return bool(active[t])
-    x = np.asarray(active[..., t]).astype(bool)
+    return _marked(inputs["in/active"], t)
+
+
+def starts(inputs: Inputs, t: int) -> Any:
+    """Whether a packed sequence starts at a token, a mask being given; of rows that differ, in which."""
+    return "in/reset" in inputs and _marked(inputs["in/reset"], t)
+
+
+def _marked(mask: Any, t: int) -> Any:
+    """Whether a mask marks a token; where rows differ, in which, as one row for all heads."""
+    if len(mask.shape) == 1:
+        return bool(mask[t])
+    x = np.asarray(mask[..., t]).astype(bool)
     return bool(x.all()) if x.all() == x.any() else x[..., None]
-
-
-def starts(inputs: Inputs, t: int) -> bool:
-    """Whether a packed sequence starts at a token, a mask being given."""
-    return "in/reset" in inputs and bool(inputs["in/reset"][t])
 
 
 def base(op: str) -> str:

@@ -188,10 +188,17 @@ class Hook:
         """The state that a token finds: the first one where a packed sequence starts, else `before`.
 
         A reading wraps it as start/STATE, with the first one and `before`, and at every token as
-        enter/STATE.
+        enter/STATE. Where rows differ it is one value, of which a trace knows that the token before
+        left it.
         """
-        if self.context.starts(t):
-            before = self.point(f"start/{state}", t, same, first, before)
+        starts = self.context.starts(t)
+        if starts is not False:
+            fresh = self.point(f"start/{state}", t, same, first, before)
+            if starts is not True:
+                chosen_rows = chosen(starts, partial(same, fresh), before)
+                left = self.context.named(state, self.context.steps - 1)
+                fresh = self.context.label(chosen_rows, (left,), t - 1)
+            before = fresh
         if self.wraps:
             before = self.point(f"enter/{state}", t, same, before)
         self.before[state] = self.latest[state] = before

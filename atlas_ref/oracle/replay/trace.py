@@ -13,6 +13,7 @@ import numpy as np
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, refuse, require_supported
 from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, convert, round_inputs
+from atlas_ref.oracle.cases.masks import refuse_rows
 from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.replay.loop import run_ops
@@ -69,6 +70,7 @@ def require_traced(case: Case, what: str) -> None:
     require_supported(case)
     if SUBJECTS[case.header.rule].traced is None:
         refuse(case, what)
+    refuse_rows(case, what)
 
 
 def add_trace(

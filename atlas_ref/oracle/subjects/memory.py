@@ -17,6 +17,7 @@ from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.gate_axis import check_gate_axis, wide
+from atlas_ref.oracle.cases.masks import by_row
 from atlas_ref.oracle.cases.tensor_spec import LOGARITHMS, OF_TOKENS, phi_of
 from atlas_ref.oracle.family import draw as family_draw
 from atlas_ref.oracle.family import family, prepare, steps
@@ -55,6 +56,7 @@ def subject(rule: Rule) -> Subject:
         legal=memory_tensors.legal,
         draw=memory_inputs.draw,
         draw_states=memory_inputs.states,
+        drawn=("padded",),
         rule=rule,
         has_axes=True,
         has_newton_schulz=rule.has_newton_schulz,
@@ -112,7 +114,10 @@ def _evaluate(
 
 
 def _plain(inputs: Mapping[str, Array], case: Case, rounding: Rounding) -> dict[str, Array]:
-    return name_results(case, plain(inputs, case, rounding))
+    def of_rows(own: Mapping[str, Array]) -> dict[str, Array]:
+        return name_results(case, plain(own, case, rounding))
+
+    return by_row(case, inputs, of_rows)
 
 
 def plain(
@@ -344,9 +349,21 @@ def _window_outputs(
     config: Any, inputs: Mapping[str, Array], case: Case, tokens: Tokens, state: Any
 ) -> dict[str, Array]:
     """Window contents that a next call starts from (CONV-37, WINDOW-25)."""
-    n = min(state.filled, config.window - 1)
-    starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
-    first = starts[-1] if starts else 0  # tokens of the last packed sequence alone remain
+    T, most = tokens.k.shape[-2], config.window - 1
+    resets = np.zeros((1, T)) if tokens.reset is None else np.reshape(tokens.reset, (-1, T))
+    each = {tuple(np.nonzero(row)[0][-1:].tolist()) for row in resets}
+    # tokens of the last packed sequence alone remain; rows that start apart have as many of their own
+    starts = next(iter(each)) if len(each) == 1 else ()
+    first = starts[-1] if starts else 0
+
+    def lengths(before: str, axis: int) -> set[int]:
+        earlier = inputs[before].shape[axis] if before in inputs else 0
+        return {min(T - last[0] if last else earlier + T, most) for last in each}
+
+    counts = lengths("in/window_k", -2)
+    if len(counts) > 1 or len(lengths("in/window_momentum", -3)) > 1:
+        return {}  # rows end with windows of other lengths
+    n = counts.pop()
 
     def tail(before: str, rows: Array) -> Array:
         earlier = [inputs[before]] if before in inputs and not starts else []
@@ -361,11 +378,6 @@ def _window_outputs(
     if state.residuals is not None:
         out["out/window_residual"] = state.residuals[..., -n:, :]
     if state.momenta is not None:
-        initial = (
-            inputs["in/window_momentum"].shape[-3]
-            if "in/window_momentum" in inputs and not starts
-            else 0
-        )
-        m = min(initial + tokens.k.shape[-2] - first, config.window - 1)
+        m = lengths("in/window_momentum", -3).pop()
         out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case.convention)
     return out

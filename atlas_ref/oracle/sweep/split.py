@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.masks import MASKS
 from atlas_ref.oracle.drawing import Candidate
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.registry import SUBJECTS
@@ -49,6 +50,9 @@ def uncut(case: Case) -> str:
         return f"{case.title} has no tokens that calls share"
     if not calls.returns and (own.get("unfinished") == "flush" or "batch" in own.values()):
         return "a call of this case ends a chunk or begins a document"
+    by_row = any(case.inputs[name].ndim > 1 for name in MASKS if name in case.inputs)
+    if by_row and SUBJECTS[case.header.rule].has_sequence:
+        return "rows of this case have masks of their own, and a state has one count for all"
     return ""
 
 

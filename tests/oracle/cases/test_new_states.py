@@ -132,6 +132,49 @@ def test_a_batch_is_an_axis_beside_heads_and_packs_as_one_row(name: str) -> None
     assert not np.allclose(reads, bare)  # so that a kernel without resets shows
 
 
+@pytest.mark.clause("CASE-40", "CONV-68")
+@pytest.mark.parametrize(
+    "settings", [{"rule": "omega"}, {"rule": "dplr"}, {"rule": "delta", "level": "token"}]
+)
+def test_rows_are_padded_in_front_or_behind(settings: dict[str, Any]) -> None:
+    drawn = {**settings, "batch": 3, "tokens": 6}
+    plain = new(Request(**drawn, packed=True))
+    left, right = (new(Request(**drawn, packed=True, padded=side)) for side in ("left", "right"))
+    silent = [0, 1, 2]
+    assert left.inputs["in/active"].tolist() == [[0] * n + [1] * (6 - n) for n in silent]
+    assert right.inputs["in/active"].tolist() == [[1] * (6 - n) + [0] * n for n in silent]
+    reset = plain.inputs["in/reset"].tolist()
+    assert reset == [0, 1, 0, 1, 0, 0]
+    assert left.inputs["in/reset"].tolist() == [[0] * n + reset[: 6 - n] for n in silent]
+    assert right.inputs["in/reset"].tolist() == [reset[: 6 - n] + [0] * n for n in silent]
+    for case in (left, right):
+        same = {name: x for name, x in case.inputs.items() if name not in ("in/active", "in/reset")}
+        assert all(np.array_equal(x, plain.inputs[name]) for name, x in same.items())
+        assert evaluate(case).tensors["out/y"].shape[:1] == (3,)
+    alone = new(Request(**drawn, padded="right"))
+    assert "in/reset" not in alone.inputs
+    short = new(Request(**{**drawn, "tokens": 2}, padded="left"))
+    assert short.inputs["in/active"].tolist() == [[1, 1], [0, 1], [1, 1]]
+
+
+@pytest.mark.clause("CASE-40")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"rule": "omega"},
+            "new: padded: a batch of 2 rows and 2 tokens are needed, found 1 and 8",
+        ),
+        ({"rule": "dplr", "batch": 2, "pulse": 2}, "new: padded and pulse: both say which tokens"),
+        ({"rule": "deep_memory", "batch": 2}, "new: padded: belongs to rule "),
+        ({"rule": "recurrence", "batch": 2}, "new: padded: belongs to rule "),
+    ],
+)
+def test_padding_where_it_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CaseError, match=message):
+        new(Request(**settings, padded="left"))
+
+
 @pytest.mark.clause("CASE-40")
 def test_packed_sequences_have_unequal_lengths_and_no_silent_token() -> None:
     for tokens in (*range(3, 300), 1024):

@@ -20,6 +20,7 @@ from atlas_ref.oracle.dplr.masked import LEFT
 from atlas_ref.oracle.norms import round_to
 from atlas_ref.oracle.program.changes import Inputs
 from atlas_ref.oracle.program.reading import Around, Compute, Reading
+from atlas_ref.parts import rows as rows_apart
 from atlas_ref.types import Array
 from tape import ops
 
@@ -70,7 +71,23 @@ def mistakes(context: DplrContext) -> Iterator[Reading]:
 
 
 def _reading(words: str, around: Around) -> Reading:
-    return Reading(words, words, around=around)
+    return Reading(words, words, around=_by_rows(around, "in/reset"))
+
+
+def _by_rows(around: Around, *masks: str) -> Around:
+    """The same of every row by itself, where rows have masks of their own (DPLRCASE-27)."""
+
+    def whole(compute: Compute, context: DplrContext, x: Inputs) -> Inputs:
+        parts = rows_apart.groups({name: x[name] for name in masks if name in x})
+        if not parts:
+            return around(compute, context, x)
+        own, each = tensors.of_rows(x), []
+        for part in parts:
+            taken = {name: part.take(z) if name in own else z for name, z in x.items()}
+            each.append(around(compute, context, {**taken, **part.masks}))
+        return {name: rows_apart.join(parts, [one[name] for one in each]) for name in each[0]}
+
+    return whole
 
 
 # -- parts of a call -------------------------------------------------------------------------------
@@ -133,7 +150,8 @@ def _parts(size: int, enter: Enter) -> Around:
 
 def stop(size: int) -> Around:
     """A program in which no gradient goes from a part to the states before it."""
-    return _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
+    part = _parts(size, lambda states, first: {n: ops.stop_gradient(x) for n, x in states.items()})
+    return _by_rows(part, "in/reset")
 
 
 def _nothing(states: Inputs, first: Inputs) -> Inputs:
@@ -214,6 +232,8 @@ PADDING = {
 
 
 def _of_padding(context: DplrContext) -> Iterator[Reading]:
+    if len(context.inputs.get("in/reset", np.zeros(1)).shape) > 1:
+        return  # rows have last sequences of their own
     begin, end = sequences(context.inputs)[-1]
     for size in SIZES:
         short = (end - begin) % size
@@ -307,4 +327,4 @@ def _of_form(size: int, wrong: str) -> Around:
         y, M = form.run(call, size, wrong)
         return {"out/y": y, "out/M": of_chunks.turn(M, context.settings)}
 
-    return around
+    return _by_rows(around, *tensors.MASKS)

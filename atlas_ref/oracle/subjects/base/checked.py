@@ -9,6 +9,7 @@ from atlas_ref.conventions import Convention, effective, resolve
 from atlas_ref.forms.support import require
 from atlas_ref.oracle.cases.gate_axis import gate_axes
 from atlas_ref.oracle.cases.levels import with_schedule
+from atlas_ref.oracle.cases.masks import MASKS, mask_axes
 from atlas_ref.oracle.cases.tensor_spec import Legal, Tensor
 from atlas_ref.oracle.cases.values import check_values
 from atlas_ref.parts import feature_maps
@@ -94,6 +95,8 @@ def _check_shapes(
     """Match every tensor with its axes, the most basic first: messages blame the later one."""
     for key in table:
         if key not in inputs:
+            continue
+        if key in MASKS and mask_axes(key, inputs[key], sizes):
             continue
         shape, axes = inputs[key].shape, table[key].axes
         axes = gate_axes(key, inputs) if axes == "gate" else axes
