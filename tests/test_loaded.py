@@ -44,6 +44,7 @@ FLOORS = (
     (
         "cases",
         "registry",
+        "sequences",
         "norms",
         "drawing",
         "subjects.subject",

@@ -71,6 +71,10 @@ def new(
         bool,
         typer.Option("--packed", help="sequences of unequal lengths start, no token is silent"),
     ] = False,
+    sequences: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="tokens of sequences with states of their own"),
+    ] = None,
     cotangent: Annotated[
         bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
     ] = False,
@@ -165,6 +169,7 @@ def new(
         pulse=pulse,
         reset=reset,
         packed=packed,
+        sequences=options.numbers("--sequences", sequences),
         cotangent=cotangent,
         state=state,
         gate=gate,

@@ -31,6 +31,7 @@ def calls(stated: Stated) -> Calls:
         begins=lambda name: FIRST.fullmatch(name) is not None,
         returns=True,
         may_cut=may_cut,
+        blank=lambda name: "",
     )
 
 

@@ -18,6 +18,8 @@ class Calls(NamedTuple):
         returns: whether a reset goes back to the first state of its own call (CONV-33).
         may_reset: whether the second call may begin with a reset.
         may_cut: (case, token) -> whether the call may be cut before a token.
+        blank: (name of a first state) -> the input that it is where a case does not have it, "" for
+            zeros; None where that is none (CASE-45).
     """
 
     cut: Callable[[Any, Sequence[int]], Candidate | None]
@@ -26,6 +28,7 @@ class Calls(NamedTuple):
     returns: bool = False
     may_reset: bool = False
     may_cut: Callable[[Any, int], bool] = lambda case, token: True
+    blank: Callable[[str], str | None] = lambda name: None
 
 
 def last_state(name: str) -> str:
