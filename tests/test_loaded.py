@@ -69,7 +69,7 @@ FLOORS = (
     ("judge",),
     ("sources", "replay"),
     ("modules", "schedules", "sweep", "family.mistakes"),
-    ("identify",),
+    ("identify", "sequences.identify"),
     ("report",),
 )
 

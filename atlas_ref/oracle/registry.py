@@ -48,7 +48,10 @@ ENTRIES: dict[str, Entry] = {
 
 #: Modules about sequences with states of their own, which cases without them do not need.
 PACKED: OnDemand[Any] = OnDemand(
-    {name: f"atlas_ref.oracle.sequences.{name}" for name in ("parts", "subject", "draw")},
+    {
+        name: f"atlas_ref.oracle.sequences.{name}"
+        for name in ("parts", "subject", "draw", "identify")
+    },
     lambda module, name: module,
 )
 
@@ -70,6 +73,8 @@ def _subject(module: Any, name: str) -> Subject:
     if (searched := found.searched) is not None:
         run = _by_sequence(found, searched, "run")
         answers["searched"] = searched._replace(run=run)
+    if (search := found.search) is not None:
+        answers["search"] = search._replace(identify=_by_sequence(found, search, "identify"))
     return found._replace(**answers)
 
 

@@ -41,6 +41,22 @@ class Span(NamedTuple):
         return self.first == self.last
 
 
+class Wiring(NamedTuple):
+    """Which states each sequence starts from and leaves, where that is a mistake (CASE-46).
+
+    Attributes:
+        firsts: the sequence whose first state each starts from.
+        lasts: the sequence whose last state stands for that of each; None for zeros.
+        fresh: whether each starts from the state of no call; None as the case says.
+        carries: whether each goes on from the last state of the one before.
+    """
+
+    firsts: Sequence[int]
+    lasts: Sequence[int | None]
+    fresh: bool | None = None
+    carries: bool = False
+
+
 class Plan(NamedTuple):
     """How the tensors of a case are those of its sequences.
 
@@ -140,22 +156,35 @@ def evaluate(
     inputs: Mapping[str, Array],
     case: Case,
     run: Callable[[Mapping[str, Array], Case], Mapping[str, Array]],
+    wiring: Wiring | None = None,
 ) -> dict[str, Array]:
     """Results of all sequences, each by `run` as a call of its own (CASE-45).
 
     Args:
         inputs: arrays or tape variables, so that gradients are those of the tape.
         run: (inputs, case) -> results of one sequence that has tokens.
+        wiring: of a mistake.
 
     Raises:
         CaseError: a cotangent of a last state that is left out.
     """
     of = plan(subject, case)
-    found = [
-        None if span.empty else run(of.inputs_of(inputs, span), case_of(case, of, span))
-        for span in of.spans
-    ]
-    joint = join(subject.calls, of, inputs, found)
+    if wiring is not None:
+        inputs, of = _wired(of, inputs, wiring)
+    found: list[Mapping[str, Array] | None] = []
+    before: Mapping[str, Array] = {}
+    for span in of.spans:
+        if span.empty:
+            found.append(None)
+            continue
+        own = of.inputs_of(inputs, span)
+        if wiring is not None and wiring.carries and before:
+            assert subject.calls is not None
+            left = {subject.calls.left(name): x for name, x in before.items()}
+            own |= {name: x for name, x in left.items() if name}
+        before = run(own, case_of(case, of, span))
+        found.append(before)
+    joint = join(subject.calls, of, inputs, found, None if wiring is None else wiring.lasts)
     for bar in sorted(of.stacked - of.firsts):
         if (result := weighed_result(bar)) not in joint:
             why = f"{bar}: weighs {result}, which is not of one shape in all sequences"
@@ -168,6 +197,7 @@ def join(
     of: Plan,
     inputs: Mapping[str, Array],
     found: Sequence[Mapping[str, Array] | None],
+    lasts: Sequence[int | None] | None = None,
 ) -> dict[str, Array]:
     """Reads one behind the other, and states with N in front (CASE-45).
 
@@ -175,6 +205,7 @@ def join(
 
     Args:
         found: results of each sequence; None of an empty one.
+        lasts: of a mistake, as `Wiring` has them.
     """
     assert calls is not None
     given = [each for each in found if each is not None]
@@ -190,8 +221,23 @@ def join(
             for span, each in zip(of.spans, found, strict=True)
         ]
         if all(x is not None and x.shape == like.shape for x in states):
-            joint[name] = _stack(states)
+            order = range(len(states)) if lasts is None else lasts
+            zeros = ops.zeros_like(like)
+            joint[name] = _stack([zeros if n is None else states[n] for n in order])
     return joint
+
+
+def _wired(
+    of: Plan, inputs: Mapping[str, Array], wiring: Wiring
+) -> tuple[Mapping[str, Array], Plan]:
+    """Inputs and sequences as a mistake takes them."""
+    if wiring.fresh is not None:
+        of = of._replace(spans=tuple(each._replace(fresh=wiring.fresh) for each in of.spans))
+    own = {
+        name: _stack([x[n, ...] for n in wiring.firsts]) if name in of.firsts else x
+        for name, x in inputs.items()
+    }
+    return own, of
 
 
 def last_of_none(
@@ -214,3 +260,21 @@ def _stack(states: Sequence[Any]) -> Any:
     if states[0].dtype.kind in "biu":
         return np.stack([np.asarray(x) for x in states])
     return ops.stack(states)
+
+
+def results_of(
+    subject: Subject, of: Plan, results: Mapping[str, Any], span: Span
+) -> dict[str, Any]:
+    """Results of all sequences as those of one; gradients by what all share are left out."""
+    assert subject.calls is not None
+    own: dict[str, Any] = {}
+    for name, x in results.items():
+        by = name.replace("grad/", "in/", 1)
+        if subject.calls.left(name) or by in of.stacked:
+            if not (span.fresh and by in of.firsts):
+                own[name] = x[span.number, ...]
+        elif name.startswith("out/"):
+            own[name] = rows(x, x.ndim - 2, 1, span)
+        elif by in of.axes:
+            own[name] = rows(x, *of.axes[by], span)
+    return own

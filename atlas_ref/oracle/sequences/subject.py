@@ -10,6 +10,7 @@ from typing import Any
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Legal, Position
+from atlas_ref.oracle.registry import PACKED
 from atlas_ref.oracle.sequences import checks, parts
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array
@@ -52,6 +53,11 @@ def _run(
     )
 
 
+def _identify(subject: Subject, *arguments: Any) -> Any:
+    """What explains results of sequences (CASE-46), of a room above this one."""
+    return PACKED["identify"].identify(subject, *arguments)
+
+
 def _numbers(subject: Subject, header: Any, inputs: Mapping[str, Any]) -> int:
     return subject.numbers(header, _one(subject, header, inputs))
 
@@ -78,6 +84,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "plain": _plain,
     "run": _run,
     "numbers": _numbers,
+    "identify": _identify,
     "continued": lambda subject, case: {},  # a header has one position, sequences have N
     **{
         name: _of_one(name)
