@@ -22,7 +22,7 @@ def mistakes(of: Plan) -> Iterator[Mistake]:
     plain = Wiring(own, own)
     if of.firsts:
         for words, firsts in _orders(of):
-            yield Mistake(f"{_started(words)} (CASE-45)", plain._replace(firsts=firsts))
+            yield Mistake(f"{_of_firsts(words)} (CASE-45)", plain._replace(firsts=firsts))
         words = "every sequence started from zeros, not from its first state"
         yield Mistake(f"{words} (CASE-45)", plain._replace(fresh=True))
         if any(each.fresh for each in of.spans):
@@ -31,7 +31,7 @@ def mistakes(of: Plan) -> Iterator[Mistake]:
     words = "each sequence went on from the last state of the one before"
     yield Mistake(f"{words} (CASE-45)", plain._replace(carries=True))
     for words, lasts in _orders(of):
-        yield Mistake(f"{_left(words)} (CASE-45)", plain._replace(lasts=lasts))
+        yield Mistake(f"{_of_lasts(words)} (CASE-45)", plain._replace(lasts=lasts))
     yield from _of_empty(of, plain)
 
 
@@ -52,11 +52,11 @@ def _orders(of: Plan) -> Iterator[tuple[str, list[int]]]:
         yield "another sequence, counted without the empty ones", [min(n, last) for n in ranks]
 
 
-def _started(words: str) -> str:
+def _of_firsts(words: str) -> str:
     return f"every sequence started from the first state of {words}"
 
 
-def _left(words: str) -> str:
+def _of_lasts(words: str) -> str:
     return f"the last state of every sequence was that of {words}"
 
 

@@ -170,7 +170,7 @@ def evaluate(
     """
     of = plan(subject, case)
     if wiring is not None:
-        inputs, of = _wired(of, inputs, wiring)
+        inputs, of = _rewire(of, inputs, wiring)
     found: list[Mapping[str, Array] | None] = []
     before: Mapping[str, Array] = {}
     for span in of.spans:
@@ -227,7 +227,7 @@ def join(
     return joint
 
 
-def _wired(
+def _rewire(
     of: Plan, inputs: Mapping[str, Array], wiring: Wiring
 ) -> tuple[Mapping[str, Array], Plan]:
     """Inputs and sequences as a mistake takes them."""
