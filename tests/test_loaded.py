@@ -44,6 +44,7 @@ FLOORS = (
     (
         "cases",
         "registry",
+        "sequences",
         "norms",
         "drawing",
         "subjects.subject",
@@ -69,7 +70,7 @@ FLOORS = (
     ("judge",),
     ("sources", "replay"),
     ("modules", "schedules", "sweep", "family.mistakes"),
-    ("identify",),
+    ("identify", "sequences.identify"),
     ("report",),
 )
 

@@ -76,6 +76,8 @@ class Conversion(NamedTuple):
         """The conversion for a case."""
         reset, q, v = inputs.get("reset"), inputs["q"], inputs["v"]
         starts = () if reset is None else (0, *(int(t) for t in np.flatnonzero(reset) if t))
+        if "sequences" in inputs:
+            starts = tuple(int(t) for t in inputs["sequences"][:-1])
         own = case.get("parameters") or {}
         sizes = (int(q.shape[-1]), int(v.shape[-1]), int(q.shape[-2]))
         d_in, d_out, tokens = (
@@ -102,7 +104,12 @@ class Conversion(NamedTuple):
         wrong as if there were no resets.
         """
         given = "M0" in self.inputs and "M0" in self.kernel.arguments.values()
-        return int(bool(self.starts) and self.batch == 1 and given)
+        return int(bool(self.starts) and self.batch == 1 and given and not self.own_states)
+
+    @property
+    def own_states(self) -> bool:
+        """Whether each packed sequence has states of its own, in front of the axes of a state."""
+        return "sequences" in self.inputs
 
     @property
     def rows(self) -> int:
@@ -130,6 +137,8 @@ class Conversion(NamedTuple):
                     found[argument] = self.cu_seqlens()
             elif name in NUMBERS:
                 found |= self._number(argument, name)
+            elif name == "has_initial_state" and name in self.inputs:
+                found[argument] = np.tile(self.inputs[name].astype(bool), self.batch)
             elif (given := self._given(name)) is not None:
                 found[argument] = self.to_kernel(name, given[1])
         return found
@@ -251,25 +260,39 @@ class Conversion(NamedTuple):
         return self.full[1] if rates and self.kernel.rates == "value" else 0
 
     def _state(self, name: str, x: Array) -> Array:
-        """A state for each sequence; the cotangent of a last one for the last of each row."""
-        state, cotangent = STATES[name], name.endswith("_bar")
-        if self._repeats(name):
-            x = np.repeat(x, self.groups, axis=len(self.axes) - 1)
-            if cotangent:  # the copies are one state, of which `last_state` takes the first
-                copy = np.arange(x.shape[len(self.axes) - 1]) % self.groups
-                x = np.where(copy[:, None] == 0, x, np.zeros_like(x))
-        x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])
-        x = self._turned(x) if state in MATRICES else x
-        sizes = self._state_sizes(state, self.full)
-        behind = [(0, to - n) for n, to in zip(x.shape[2:], sizes, strict=True)]
-        x = np.pad(x, [(0, 0), (0, 0), *behind])
+        """A state for each sequence, row by row; the cotangent of a last one for the last of each."""
+        if self.own_states:
+            firsts = self._of_initial(name, x)
+            each = np.stack([self._of_rows(name, one) for one in firsts], axis=1)
+            return np.ascontiguousarray(each.reshape(-1, *each.shape[2:]))
+        x = self._of_rows(name, x)
         if not self.starts:
             return np.ascontiguousarray(x)
         x = np.repeat(self._guarded(name, x), len(self.starts), axis=0)
-        if cotangent:
+        if name.endswith("_bar"):
             last = np.arange(len(x)) % len(self.starts) == len(self.starts) - 1
             x = np.where(last.reshape(-1, *(1,) * (x.ndim - 1)), x, np.zeros_like(x))
         return x
+
+    def _of_rows(self, name: str, x: Array) -> Array:
+        """A state of the case for each row of the batch: (B, H, ...)."""
+        if self._repeats(name):
+            x = np.repeat(x, self.groups, axis=len(self.axes) - 1)
+            if name.endswith("_bar"):  # the copies are one state, of which `last_state` takes one
+                copy = np.arange(x.shape[len(self.axes) - 1]) % self.groups
+                x = np.where(copy[:, None] == 0, x, np.zeros_like(x))
+        x = x.reshape(self.batch, -1, *x.shape[len(self.axes) :])
+        x = self._turned(x) if STATES[name] in MATRICES else x
+        sizes = self._state_sizes(STATES[name], self.full)
+        behind = [(0, to - n) for n, to in zip(x.shape[2:], sizes, strict=True)]
+        return np.pad(x, [(0, 0), (0, 0), *behind])
+
+    def _of_initial(self, name: str, x: Array) -> Array:
+        """Zeros in the place of a first state, or its gradient, that a sequence has not."""
+        if "has_initial_state" not in self.inputs or name.endswith("_bar"):
+            return x
+        has = np.asarray(self.inputs["has_initial_state"], bool)
+        return np.where(has.reshape(-1, *(1,) * (x.ndim - 1)), x, np.zeros_like(x))
 
     def _repeats(self, name: str) -> bool:
         """Whether a tensor of key heads is handed over for each value head."""
@@ -293,8 +316,10 @@ class Conversion(NamedTuple):
         """A result or the gradient by a tensor, in the layout of the case."""
         if name in STATES:
             x = x.reshape(self.rows, -1, *x.shape[1:])[self.guards :]
-            x = self._cut_state(STATES[name], x.sum(axis=1))  # over packed sequences
-            return self._summed(name, x).reshape(self.inputs[name].shape)
+            # over packed sequences, where all have one
+            each = np.moveaxis(x, 1, 0) if self.own_states else [x.sum(axis=1)]
+            own = [self._summed(name, self._cut_state(STATES[name], one)) for one in each]
+            return self._of_initial(name, np.stack(own).reshape(self.inputs[name].shape))
         if name == "bonus" or name in OF_HEADS:
             own = self.inputs[name].shape
             x = x.reshape(self._of_heads(name, self.inputs[name]))
@@ -334,8 +359,13 @@ class Conversion(NamedTuple):
         return x
 
     def last_state(self, state: str, x: Array) -> Array:
-        """A state after the last token of each row of the batch."""
-        x = x[len(self.starts) - 1 :: len(self.starts)] if self.starts else x
+        """A state after the last token of each row of the batch, or each of its sequences."""
+        count = len(self.starts)
+        if self.own_states:
+            return np.stack([self._last(state, x[n::count]) for n in range(count)])
+        return self._last(state, x[count - 1 :: count] if count else x)
+
+    def _last(self, state: str, x: Array) -> Array:
         x = self._cut_state(state, x[self.guards :])
         x = x[:, :: self.groups] if self._repeats(state) else x
         return np.ascontiguousarray(x.reshape(*self.axes[:-1], *self._heads(x), *x.shape[2:]))

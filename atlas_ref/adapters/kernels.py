@@ -110,8 +110,9 @@ class Kernel(NamedTuple):
             which may be None, and behind it that of the second state, where there is `second`.
         arguments: argument -> tensor of a case without `in/`; `log_retain`, `log2_retain` and
             `retain` are the gate in whichever form the case has it, and 1 where it has none;
-            `cu_seqlens` the starts of packed sequences and the end of the last, `steps` and
-            `query_scale` parameters of the case. An argument whose tensor a case does not have is
+            `cu_seqlens` the starts of packed sequences and the end of the last,
+            `has_initial_state` which of them have a first state, where zeros would do for the
+            others; `steps` and `query_scale` parameters of the case. An argument whose tensor a case does not have is
             not passed.
         member: of specs/dplr_cases.md, what the kernel computes.
         gradients: (arguments, cotangent of o, cotangent of the final state or None) -> gradient by
@@ -275,7 +276,8 @@ class Kernel(NamedTuple):
 
     def _beyond(self, inputs: Mapping[str, Array]) -> str:
         taken = self.tensors | ({"retain", "log_retain"} if self.takes_gate else set())
-        taken |= {"reset"} if "cu_seqlens" in taken else set()
+        packed = {"reset", "sequences", "has_initial_state"}
+        taken |= packed if "cu_seqlens" in taken else set()
         taken |= {"active"} if self._stills(inputs) else set()
         taken |= {*COTANGENTS, *(f"{state}_bar" for state in self.states)}
         for name in inputs:

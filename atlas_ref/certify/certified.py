@@ -86,8 +86,9 @@ def require_certifiable(case: Case) -> None:
 
     Raises:
         Unsupported: names the case, what is not certified, and what to do instead.
-        CaseError: the rule is not one memory; the line names the commands that take it.
+        CaseError: sequences, or a rule that is not one memory; the line names what takes it.
     """
+    case.require_one_call("certify")
     rule = case.header.rule
     if rule in REFUSALS:
         if why := REFUSALS[rule](case.header):

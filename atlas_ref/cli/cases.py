@@ -75,6 +75,10 @@ def new(
         Literal["left", "right"] | None,
         typer.Option(metavar="left|right", help="rows of a batch have unequal lengths"),
     ] = None,
+    sequences: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="tokens of sequences with states of their own"),
+    ] = None,
     cotangent: Annotated[
         bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
     ] = False,
@@ -170,6 +174,7 @@ def new(
         reset=reset,
         packed=packed,
         padded=padded,
+        sequences=options.numbers("--sequences", sequences),
         cotangent=cotangent,
         state=state,
         gate=gate,

@@ -87,6 +87,7 @@ def identify(
     file = options.case_file(file)
     case = load(file)
     if decide is not None:
+        case.require_one_call("--decide")
         options.refuse_same(decide, file)
         if out is not None:
             options.refuse_same(decide, out, what="file of results")

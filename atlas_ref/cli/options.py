@@ -168,8 +168,8 @@ Without = Annotated[
         "--without",
         metavar="pulse,reset,rows",
         help="What your code does not have: cases with it are skipped and counted. Of pulse, "
-        "reset, rows, heads, rectangular, state, history, resumed, span, window, weights, "
-        "momentum, logarithms, map, iterations, token, nested, learned, gradient.",
+        "reset, sequences, rows, heads, rectangular, state, history, resumed, span, window, "
+        "weights, momentum, logarithms, map, iterations, token, nested, learned, gradient.",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atlas_ref.on_demand import OnDemand
@@ -46,9 +47,54 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
+#: Modules about sequences with states of their own, which cases without them do not need.
+PACKED: OnDemand[Any] = OnDemand(
+    {
+        name: f"atlas_ref.oracle.sequences.{name}"
+        for name in ("parts", "subject", "draw", "identify")
+    },
+    lambda module, name: module,
+)
+
+#: Inputs that only such cases have (CASE-44).
+OF_SEQUENCES = ("in/sequences", "in/has_initial_state")
+
+#: Answers of a subject that are others about sequences.
+BY_SEQUENCE = (
+    *("checked", "legal", "evaluate", "plain", "numbers", "continued", "needs", "void"),
+    *("undecided", "undeclared", "features", "missed", "check_form"),
+)
+
+
 def _subject(module: Any, name: str) -> Subject:
     found: Subject = module.subject(FAMILY[name]) if ENTRIES[name].of_rules else module.SUBJECT
-    return found
+    if found.calls is None:
+        return found._replace(checked=_by_sequence(found, found, "checked"))
+    answers: dict[str, Any] = {each: _by_sequence(found, found, each) for each in BY_SEQUENCE}
+    if (searched := found.searched) is not None:
+        run = _by_sequence(found, searched, "run")
+        answers["searched"] = searched._replace(run=run)
+    if (search := found.search) is not None:
+        answers["search"] = search._replace(identify=_by_sequence(found, search, "identify"))
+    return found._replace(**answers)
+
+
+def _by_sequence(subject: Subject, owner: Any, name: str) -> Callable[..., Any]:
+    """An answer of a subject, of a case of sequences by the sequence (CASE-45)."""
+    own = getattr(owner, name)
+
+    def answer(*arguments: Any) -> Any:
+        if any(map(_has_sequences, arguments)):
+            return PACKED["subject"].ANSWERS[name](subject, *arguments)
+        return own(*arguments)
+
+    return answer
+
+
+def _has_sequences(argument: Any) -> bool:
+    """Whether an argument is a case of sequences, its inputs, or their names."""
+    names = getattr(argument, "inputs", argument)
+    return isinstance(names, (Mapping, set)) and any(name in names for name in OF_SEQUENCES)
 
 
 #: Name in the header -> subject, which is imported when it is asked for.

@@ -55,6 +55,7 @@ TRIALS = (
         needs="query_scale",
     ),
     Trial("packed", "packed sequences", {"tokens": 24, "packed": True}, needs="cu_seqlens"),
+    Trial("sequences", "states of sequences", {"sequences": (5, 17, 2)}, needs="cu_seqlens"),
     Trial("gradients", "gradients", {"cotangent": True}),
     Trial(
         "two_widths", "values of another width", {"d_out": 6, "state": False}, lacked=("FAILED",)

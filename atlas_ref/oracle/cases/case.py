@@ -77,6 +77,23 @@ class Case(Frozen):
             raise CaseError(f"{self.name}: rule {self.header.rule}: {what} {why}; {instead}")
 
     @property
+    def has_sequences(self) -> bool:
+        """Whether it is of sequences with states of their own (CASE-44)."""
+        return "in/sequences" in self.inputs
+
+    def require_one_call(self, what: str) -> None:
+        """Refuse sequences with states of their own, which are calls of their own (CASE-47).
+
+        Raises:
+            CaseError: names the tool.
+        """
+        if self.has_sequences:
+            raise CaseError(
+                f"{self.name}: in/sequences: {what} looks into one call, and each sequence is one; "
+                "check and identify take all of them"
+            )
+
+    @property
     def in_force(self) -> dict[str, Any]:
         """The convention as a JSON object; for a block one of each level, by level0, level1, ..."""
         if not self.supported:

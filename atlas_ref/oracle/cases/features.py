@@ -64,6 +64,7 @@ def _heads(case: Case) -> bool:
 FEATURES: dict[str, Feature] = {
     "pulse": Feature("tokens at which nothing is written", _holds("in/active")),
     "reset": Feature("packed sequences", _holds("in/reset")),
+    "sequences": Feature("packed sequences with states of their own", _holds("in/sequences")),
     "rows": Feature("one gate per output dimension", _rows),
     "heads": Feature("more than one memory, as batch or heads", _heads),
     "rectangular": Feature("keys and values of different lengths", _rectangular),
@@ -99,14 +100,17 @@ FEATURES: dict[str, Feature] = {
     "gradient": Feature("a cotangent, which asks for gradients", _holds(*COTANGENTS)),
 }
 
+#: Features that no subject is asked about.
+OF_ALL = ("sequences", "gradient")
+
 
 def features(case: Case) -> tuple[str, ...]:
     """Names of the features that a case has; of a block, those of any level too (SRC-21)."""
     if not case.supported:
         return ()
     has = SUBJECTS[case.header.rule].features(case)
-    gradient = FEATURES["gradient"].is_of(case)
-    return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
+    has = has | {name for name in OF_ALL if FEATURES[name].is_of(case)}
+    return tuple(name for name in FEATURES if name in has)
 
 
 def of_one(case: Case) -> set[str]:

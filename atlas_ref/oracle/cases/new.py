@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, uns
 from atlas_ref.oracle.cases.header import RESERVED
 from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
 from atlas_ref.oracle.drawing import rows_of_lengths
-from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.registry import PACKED, SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array, Frozen, same_bits
@@ -43,6 +43,7 @@ class Request(Frozen):
         reset: a packed sequence starts at every reset-th token; 0 for nowhere.
         packed: sequences of unequal lengths start, and every token writes (CASE-40).
         padded: rows of the batch are of unequal lengths, filled up in front or behind (CASE-40).
+        sequences: tokens of each sequence, which has states of its own (CASE-48).
         cotangent: add in/y_bar, so that `eval --grad` works.
         state: states before the first token, and with a cotangent those of the states after the
             last (CASE-39).
@@ -78,6 +79,7 @@ class Request(Frozen):
     reset: NonNegativeInt = 0
     packed: bool = False
     padded: Literal["left", "right"] | None = None
+    sequences: tuple[int, ...] = ()
     cotangent: bool = False
     state: bool = True
     gate: Literal["head", "channel"] | None = None
@@ -111,6 +113,9 @@ def new(request: Request, *, name: str = "new") -> Case:
     Raises:
         CaseError: the request asks for what the rule does not have.
     """
+    if request.sequences:
+        case: Case = PACKED["draw"].draw(request, new, name=name)
+        return case
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:

@@ -63,6 +63,12 @@ def is_cotangent(name: str) -> bool:
     return own in COTANGENTS or name in TURNED_BARS or name.startswith(STATE_BAR)
 
 
+def token_count(inputs: Mapping[str, Any]) -> int:
+    """Tokens of a case by its inputs; 0 where it has none."""
+    names = ("in/q", "in/k", "in/x")
+    return next((int(inputs[name].shape[-2]) for name in names if name in inputs), 0)
+
+
 def weighed_result(cotangent: str) -> str:
     """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
     return "out/" + cotangent.removeprefix("in/").replace("_bar", "", 1)
@@ -109,5 +115,6 @@ __all__ = [
     "main_cotangent",
     "main_result",
     "seeds",
+    "token_count",
     "weighed_result",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.program.context import Context, chosen
+from atlas_ref.oracle.program.context import Context, select
 from atlas_ref.oracle.subjects.subject import Touch
 from atlas_ref.types import Array
 
@@ -71,7 +71,7 @@ class DplrContext(Context):
         if due.all() == due.any():
             return self.rounding.store if due.all() else None
         store, mask = self.rounding.store, due.reshape(*rows, 1)
-        return lambda x: chosen(mask, lambda: store(x), x)
+        return lambda x: select(mask, lambda: store(x), x)
 
     def first_tokens(self, t: int) -> tuple[tuple[int, ...], Array]:
         """Axes of rows that start apart, and for each the first token of the sequence of a token."""

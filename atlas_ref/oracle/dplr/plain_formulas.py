@@ -208,8 +208,8 @@ def _gates(context: DplrContext, chunk: int, logs: Array, rows: bool) -> Iterato
             total = before = None
         elif fresh.any():  # a sum of 0 in the rows where a chunk starts
             anew = fresh.reshape(*by_row, 1)
-            total = chosen(anew, partial(ops.zeros_like, total), total)
-            before = chosen(anew, partial(ops.zeros_like, before), before)
+            total = select(anew, partial(ops.zeros_like, total), total)
+            before = select(anew, partial(ops.zeros_like, before), before)
         g = logs[..., t, :] if rows else logs[..., t]
         g = select(mask[t], partial(same, g), 0 * g)
         total = g if total is None else total + g

@@ -195,7 +195,7 @@ class Hook:
         if starts is not False:
             fresh = self.point(f"start/{state}", t, same, first, before)
             if starts is not True:
-                chosen_rows = chosen(starts, partial(same, fresh), before)
+                chosen_rows = select(starts, partial(same, fresh), before)
                 left = self.context.named(state, self.context.steps - 1)
                 fresh = self.context.label(chosen_rows, (left,), t - 1)
             before = fresh

@@ -65,9 +65,10 @@ def require_traced(case: Case, what: str) -> None:
 
     Raises:
         Unsupported: names the rule.
-        CaseError: a block, or a rule that other commands take.
+        CaseError: a block, sequences, or a rule that other commands take.
     """
     require_supported(case)
+    case.require_one_call(what)
     if SUBJECTS[case.header.rule].traced is None:
         refuse(case, what)
     refuse_rows(case, what)

@@ -181,6 +181,8 @@ class Nearest:
         if of_family and not values and not named:
             return Looked(GRADIENTS)
         told = "; ".join(each for each in (words, *answer.failed[:1]) if each)
+        if told and answer.case != case.name:  # one of its sequences (CASE-46)
+            told = f"{told} ({answer.case.removeprefix(f'{case.name}, ')})"
         return Looked(told, searched=True, named=named)
 
 
@@ -189,7 +191,7 @@ def _overflow(checked: Checked) -> str:
     case, results = checked.case, checked.answer.tensors or {}
     searched = SUBJECTS[case.header.rule].searched if case.supported else None
     given = {n: x for n, x in results.items() if n.startswith(("out/", "grad/"))}
-    if searched is None or not given:
+    if searched is None or not given or case.has_sequences:
         return ""
     grad = any(name.startswith("grad/") for name in given)
     ours = evaluate(case, grad=grad).tensors

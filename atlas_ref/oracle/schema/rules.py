@@ -124,10 +124,10 @@ def tables() -> dict[str, Any]:
     return {
         "x-deep-memory": {"inputs": _deep(), "clauses": dict(deep_memory.CLAUSES)},
         "x-tnt": {"inputs": _memories(), "clauses": dict(tnt_subject.CLAUSES)},
-        "x-dplr": {"inputs": _rows(dplr.TENSORS), "members": members},
+        "x-dplr": {"inputs": rows(dplr.TENSORS), "members": members},
         "x-recurrence": {
             name: {
-                "inputs": _rows(member.program.tensors),
+                "inputs": rows(member.program.tensors),
                 "settings": [each.name for each in member.program.settings],
             }
             for name, member in recurrences.MEMBERS.items()
@@ -135,7 +135,8 @@ def tables() -> dict[str, Any]:
     }
 
 
-def _rows(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def rows(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Axes of each tensor, and what stands in when it is absent."""
     return {name: {"axes": each.axes, "need": each.need} for name, each in tensors.items()}
 
 
@@ -144,7 +145,7 @@ def _deep() -> dict[str, Any]:
     own = {f"{deep.MEMORY}NAME": Tensor(deep.OWN)}
     for prefix, need in ((deep.STATE, "its beginning"), (deep.BAR, "0")):
         own |= {f"{prefix}{kind}/NAME": Tensor(deep.OF_ROWS, need) for kind in deep.KINDS}
-    return _rows({**deep.SEQUENCE, **own})
+    return rows({**deep.SEQUENCE, **own})
 
 
 def _memories() -> dict[str, Any]:
@@ -157,4 +158,4 @@ def _memories() -> dict[str, Any]:
     need = "with in/state/position"
     own |= {f"{tnt.STATE}MEMORY/{name}": Tensor(axes, need) for name, axes in tnt.HELD.items()}
     own |= {f"{tnt.BAR}MEMORY/{name}": Tensor(tnt.HELD[name], "0") for name in ("M", "S")}
-    return _rows({**tnt.SHARED, **own})
+    return rows({**tnt.SHARED, **own})

@@ -12,6 +12,7 @@ from atlas_ref.oracle.cases.tensors import COTANGENTS, RESULTS, bare
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.schema import rules
 from atlas_ref.oracle.schema.layers import layer_contracts, layer_tables
+from atlas_ref.oracle.sequences.checks import TENSORS as OF_SEQUENCES
 from atlas_ref.oracle.subjects.levels.learned import GATES
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, PROJECTED, TOKEN, rules_with
 from atlas_ref.oracle.subjects.subject import Subject
@@ -60,6 +61,13 @@ def case_schema() -> dict[str, Any]:
         "x-tensors": tensor_table(),
         "x-layers": layer_tables(),
         **rules.tables(),
+        "x-sequences": {
+            "inputs": rules.rows(OF_SEQUENCES),
+            "states": (
+                "beside in/sequences, every first state, its gradient, every last state and its "
+                "cotangent have N in front of their axes"
+            ),
+        },
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "

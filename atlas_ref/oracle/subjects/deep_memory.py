@@ -25,6 +25,7 @@ from atlas_ref.oracle.subjects.base.calls import Calls, last_state
 from atlas_ref.oracle.subjects.base.checked import check_form
 from atlas_ref.oracle.subjects.base.search import READINGS
 from atlas_ref.oracle.subjects.subject import Preset, Subject
+from atlas_ref.parts.deep_momentum import PREFIX
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, presets, start
 from atlas_ref.types import Array
@@ -123,6 +124,20 @@ def clause(header: Any, name: str) -> str:
     return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
 
 
+def _blank(name: str) -> str | None:
+    """What a first state is that a case does not have (DEEPCASE-5); None for rows of a window."""
+    if name.startswith(network := f"{tensors.MEMORY}{PREFIX}"):
+        return ""  # where the momentum is no network
+    kind, _, own = name.removeprefix("in/state/").partition("/")
+    stands_in = {
+        "weights": f"{tensors.MEMORY}{own}",
+        "reference": f"in/state/weights/{own}",
+        "momentum": f"{network}{own}",
+        "position": "",
+    }
+    return stands_in.get(kind)
+
+
 def _void(case: Case) -> dict[str, str]:
     return void.reasons(config(case.header, case.inputs), case.inputs)
 
@@ -166,6 +181,7 @@ SUBJECT = Subject(
     calls=Calls(
         cut=partial(along_tokens, cut.axes),
         left=last_state,
+        blank=_blank,
     ),
 )
 

@@ -295,5 +295,6 @@ SUBJECT = Subject(
         left=lambda name: masked.LEFT.get(name, ""),
         begins=lambda name: name in masked.LEFT.values(),
         returns=True,
+        blank=lambda name: "",
     ),
 )

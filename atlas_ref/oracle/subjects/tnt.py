@@ -206,6 +206,18 @@ def _along(case: Case) -> str:
     return "in/k"
 
 
+def _blank(name: str) -> str | None:
+    """What a first state is that a case does not have (TNTCASE-4); None for rows of a window."""
+    memory, _, own = name.removeprefix("in/state/").rpartition("/")
+    stands_in = {
+        "M": f"in/{memory}/M0",
+        "S": f"in/{memory}/S0",
+        "M_ref": f"in/state/{memory}/M",
+        **dict.fromkeys(("P", "P_size", "position"), ""),
+    }
+    return "" if name.endswith("0") else stands_in.get(own)
+
+
 def _void(case: Case) -> dict[str, str]:
     return void.reasons(case.header, case.inputs)
 
@@ -232,7 +244,7 @@ SUBJECT = Subject(
     features=void.features,
     search=READINGS,
     searched=search(program.program_and_settings, "tnt")._replace(keeps=program.keeps),
-    calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state),
+    calls=Calls(cut=partial(along_tokens, tensors.axes), left=last_state, blank=_blank),
     traced=traces.trace(program.program_and_settings, _along),
     convention=parameters.convention,
     check_form=_check_form,

@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.tensors import main_result
+from atlas_ref.oracle.cases.tensors import main_result, token_count
 from atlas_ref.oracle.judge.profile import token_axis
 from atlas_ref.oracle.registry import SUBJECTS
 
 
 def tokens_of(case: Case) -> int:
     """Tokens of a case; 0 where it has none."""
-    names = ("in/q", "in/k", "in/x")
-    return next((case.inputs[name].shape[-2] for name in names if name in case.inputs), 0)
+    return token_count(case.inputs)
 
 
 def first_tokens(case: Case, count: int) -> Case | None:
     """The case of the first tokens of a case; None where that is none."""
+    if case.has_sequences:
+        return None
     try:
         calls = SUBJECTS[case.header.rule].calls
         made = None if calls is None else calls.cut(case, range(count))

@@ -45,6 +45,8 @@ def uncut(case: Case) -> str:
     """Why no cut of a call gives what one call gives; "" where some may."""
     if case.convention.read == "call_end":
         return "reads are of the end of a call, so that each call has others"
+    if case.has_sequences:
+        return "each sequence of in/sequences is a call already"
     calls, own = SUBJECTS[case.header.rule].calls, case.header.parameters or {}
     if calls is None:
         return f"{case.title} has no tokens that calls share"

@@ -36,6 +36,7 @@ def calls(stated: Stated) -> Calls:
         returns=True,
         from_zero=from_zero,
         may_cut=may_cut,
+        blank=lambda name: "",
     )
 
 

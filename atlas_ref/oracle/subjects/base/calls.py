@@ -19,6 +19,8 @@ class Calls(NamedTuple):
         from_zero: (case) -> whether a reset of this case starts from zero instead.
         may_reset: whether the second call may begin with a reset.
         may_cut: (case, token) -> whether the call may be cut before a token.
+        blank: (name of a first state) -> the input that it is where a case does not have it, "" for
+            zeros; None where that is none (CASE-45).
     """
 
     cut: Callable[[Any, Sequence[int]], Candidate | None]
@@ -28,6 +30,7 @@ class Calls(NamedTuple):
     from_zero: Callable[[Any], bool] = lambda case: False
     may_reset: bool = False
     may_cut: Callable[[Any, int], bool] = lambda case, token: True
+    blank: Callable[[str], str | None] = lambda name: None
 
 
 def last_state(name: str) -> str:

@@ -29,12 +29,16 @@ RESUMES = {
     "out/window_momentum": "in/window_momentum",
 }
 
+#: First states that a case may lack -> the input in their place, "" for zeros (CASE-6).
+BLANK = {"in/M0": "", "in/S0": "", "in/M_ref": "in/M0"}
+
 CALLS = Calls(
     cut=defer("sweep.cut:some_tokens"),
     left=lambda name: RESUMES.get(name, ""),
     begins=lambda name: name in RESUMES.values(),
     returns=True,
     may_reset=True,
+    blank=BLANK.get,
 )
 
 

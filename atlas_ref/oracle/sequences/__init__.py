@@ -1,0 +1,1 @@
+"""Packed sequences with states of their own: N calls in one case (CASE-44 to CASE-47)."""

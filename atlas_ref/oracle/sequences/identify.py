@@ -1,0 +1,169 @@
+"""What explains results of sequences: a mistake about states, or one call of them (CASE-46)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.messages import Progress
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.inputs import round_inputs
+from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.identify.answer import Fit, Identification
+from atlas_ref.oracle.identify.departed import Departed
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.readings.nodes import not_finite, observe_case, relative
+from atlas_ref.oracle.identify.stated import as_header
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.arrays import TOLERANCE
+from atlas_ref.oracle.judge.tolerance import PASS, from_members
+from atlas_ref.oracle.norms import norms
+from atlas_ref.oracle.sequences import parts
+from atlas_ref.oracle.sequences.mistakes import mistakes
+from atlas_ref.oracle.subjects.subject import Rounding, Subject
+from atlas_ref.types import Array
+
+#: Mistakes that are judged by their tolerance at most.
+JUDGED = 4
+
+
+def identify(
+    subject: Subject,
+    case: Case,
+    mine: Mapping[str, Any],
+    depth: int,
+    dtype: str | None,
+    progress: Progress,
+) -> Identification:
+    """The mistake about states that explains results; else what explains the worst sequence.
+
+    Args:
+        subject: that of one call.
+        mine, depth, dtype, progress: as of `identify.identify`.
+
+    Raises:
+        CaseError: as of `identify.identify`.
+    """
+    seen = observe_case(case, mine, dtype)
+    if why := not_finite(seen):
+        return Identification(case.name, "NOT FINITE", why, dtype=seen.dtype)
+    if seen.dtype in ("bfloat16", "float16"):
+        case = round_inputs(case, seen.dtype)
+    judge = _Judge(subject, case, seen)
+    whole, tensor = judge.distance(None)
+    if judge.ratio(None) > PASS and (found := judge.departures(whole, progress)):
+        header = as_header(lattice.OWN, {}, case)
+        why = f"no reading explains these results; ours is the same {found[0].phrase}"
+        return Identification(
+            case.name,
+            "NO MATCH",
+            why,
+            match=Fit(header, whole, None, tensor),
+            own=True,
+            whole=whole,
+            departures=found,
+            searched=len(list(mistakes(judge.of))),
+            dtype=seen.dtype,
+        )
+    return _of_worst(subject, judge, depth, dtype, progress)
+
+
+class _Judge:
+    """Distances of mistakes about states from the results under test."""
+
+    def __init__(self, subject: Subject, case: Case, seen: Observation) -> None:
+        self.subject, self.case, self.seen = subject, case, seen
+        self.of = parts.plan(subject, case)
+        self.grad = not seen.values
+        self.theirs = seen.gradients if self.grad else seen.values
+
+    def _plain(self, wiring: parts.Wiring | None) -> ensemble.Plain:
+        def plain(
+            inputs: Mapping[str, Array], case: Case, rounding: Rounding
+        ) -> Mapping[str, Array]:
+            return parts.evaluate(
+                self.subject,
+                inputs,
+                case,
+                lambda own, one: self.subject.plain(own, one, rounding),
+                wiring,
+            )
+
+        return plain
+
+    def results(self, wiring: parts.Wiring | None) -> Mapping[str, Array]:
+        return ensemble.exact(self.case, grad=self.grad, plain=self._plain(wiring))
+
+    def distance(self, wiring: parts.Wiring | None) -> tuple[float, str]:
+        """The distance from the results, the worst tensor's, and its name."""
+        ours = self.results(wiring)
+        return max((relative(ours.get(name), x), name) for name, x in self.theirs.items())
+
+    def ratio(self, wiring: parts.Wiring | None) -> float:
+        """Error over tolerance, the worst tensor's (TOL-3)."""
+        ours, worst = self.results(wiring), 0.0
+        for dtype in dict.fromkeys(self.seen.dtypes.values()):
+            arithmetic = "float64" if dtype == "float64" else "float32"
+            each = ensemble.members(self.case, dtype, grad=self.grad, plain=self._plain(wiring))
+            for name, value in self.theirs.items():
+                if self.seen.dtypes[name] != dtype:
+                    continue
+                if name not in ours or ours[name].shape != value.shape:
+                    return np.inf
+                want = np.asarray(ours[name], np.float64)
+                if dtype == "float64" and relative(want, value) <= TOLERANCE:
+                    continue  # as `check` lets it pass
+                of_name = {member: found[name] for member, found in each.items()}
+                bound = from_members(name, want, of_name, dtype, arithmetic=arithmetic)
+                worst = max(worst, norms(want - value).over(bound.norms))
+        return worst
+
+    def departures(self, whole: float, progress: Progress) -> tuple[Departed, ...]:
+        """Mistakes that explain the results, the nearest first."""
+        tried, rows = list(mistakes(self.of)), []
+        for number, each in enumerate(tried):
+            progress("departures", number, len(tried))
+            distance, tensor = self.distance(each.wiring)
+            if distance <= 0.5 * whole:
+                rows.append((distance, tensor, each))
+        progress("departures", len(tried), len(tried))
+        header, found = as_header(lattice.OWN, {}, self.case), list[Departed]()
+        for distance, tensor, each in sorted(rows, key=lambda row: row[0])[:JUDGED]:
+            if (ratio := self.ratio(each.wiring)) <= PASS:
+                found.append(Departed("", each.words, header, True, distance, ratio, tensor))
+        return tuple(found)
+
+    def worst(self) -> parts.Span:
+        """The sequence with tokens whose results are furthest from ours."""
+        ours = self.results(None)
+        with_tokens = [span for span in self.of.spans if not span.empty]
+
+        def error(span: parts.Span) -> float:
+            one, other = self.split(ours, span), self.split(self.theirs, span)
+            return max((relative(one.get(name), x) for name, x in other.items()), default=0.0)
+
+        return max(with_tokens, key=error)
+
+    def split(self, results: Mapping[str, Any], span: parts.Span) -> dict[str, Any]:
+        """Results of all sequences as those of one; gradients by what all share are left out."""
+        return parts.results_of(self.subject, self.of, results, span)
+
+
+def _of_worst(
+    subject: Subject, judge: _Judge, depth: int, dtype: str | None, progress: Progress
+) -> Identification:
+    """The answer about the worst sequence alone, which is named with the case."""
+    span = judge.worst()
+    name = f"{judge.case.name}, sequence {span.number}"
+    one = parts.case_of(judge.case, judge.of, span).replaced(name=name)
+    given = judge.split({**judge.seen.values, **judge.seen.gradients}, span)
+    given = {
+        each: x.astype(judge.seen.dtypes[each]) if judge.seen.dtypes[each] == "float32" else x
+        for each, x in given.items()
+    }
+    assert subject.search is not None
+    asked = dtype or judge.seen.dtype
+    answer: Identification = subject.search.identify(one, given, depth, asked, progress)
+    return answer
