@@ -98,7 +98,7 @@ def case_file(folder: Path, rule: str) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "rule", "bound"),
-    [("new", "delta", 115), ("check", "delta", 161), ("identify", "dplr", 207)],
+    [("new", "delta", 115), ("check", "delta", 162), ("identify", "dplr", 207)],
 )
 def test_a_command_loads_what_it_needs(command: str, rule: str, bound: int, tmp_path: Path) -> None:
     words = (

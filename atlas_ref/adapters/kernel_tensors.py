@@ -97,11 +97,10 @@ class Conversion(NamedTuple):
     def guards(self) -> int:
         """Rows of a batch in front of the case's, whose results are dropped.
 
-        All packed sequences of a row start from one memory. So one row alone gets another in front
+        All packed sequences of in/reset start from one memory. So one row alone gets another in front
         of it, which starts from four times that memory, a factor that no kernel has by mistake, and
         quarters it at its first token: a kernel that takes the first state of another sequence is
-        wrong by that factor, and one that goes on from the last state of the sequence before is
-        wrong as if there were no resets.
+        wrong by that factor, and one that goes on from the state of the one before as if without resets.
         """
         given = "M0" in self.inputs and "M0" in self.kernel.arguments.values()
         return int(bool(self.starts) and self.batch == 1 and given and not self.own_states)

@@ -97,6 +97,8 @@ def test_the_readme_counts_the_public_implementations_of_make_oracle() -> None:
         for path in (README.parent / folder).glob("*.safetensors"):
             with safe_open(path, "np") as file:
                 header = file.metadata()["atlas_ref"]
+            if '"kind": "schedule"' in header:  # of a longhand reference, which is no package
+                continue
             (name,) = (each for each in RECORDED if each in header)
             found.add(name)
     assert found == set(RECORDED)

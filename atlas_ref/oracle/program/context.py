@@ -230,15 +230,15 @@ def writes(inputs: Inputs, t: int) -> Any:
     """Whether a token changes the state, a mask being given; of rows that differ, which of them."""
     if "in/active" not in inputs:
         return True
-    return _marked(inputs["in/active"], t)
+    return _mark_of(inputs["in/active"], t)
 
 
 def starts(inputs: Inputs, t: int) -> Any:
     """Whether a packed sequence starts at a token, a mask being given; of rows that differ, in which."""
-    return "in/reset" in inputs and _marked(inputs["in/reset"], t)
+    return "in/reset" in inputs and _mark_of(inputs["in/reset"], t)
 
 
-def _marked(mask: Any, t: int) -> Any:
+def _mark_of(mask: Any, t: int) -> Any:
     """Whether a mask marks a token; where rows differ, in which, as one row for all heads."""
     if len(mask.shape) == 1:
         return bool(mask[t])
