@@ -79,6 +79,9 @@ def new(
         str | None,
         typer.Option(metavar="N,N,...", help="tokens of sequences with states of their own"),
     ] = None,
+    states: Annotated[
+        int, typer.Option(min=0, metavar="K", help="ask for the states behind the last K tokens")
+    ] = 0,
     cotangent: Annotated[
         bool, typer.Option("--cotangent", help="add the cotangents that gradients need")
     ] = False,
@@ -175,6 +178,7 @@ def new(
         packed=packed,
         padded=padded,
         sequences=options.numbers("--sequences", sequences),
+        states=states,
         cotangent=cotangent,
         state=state,
         gate=gate,

@@ -168,7 +168,7 @@ Without = Annotated[
         "--without",
         metavar="pulse,reset,rows",
         help="What your code does not have: cases with it are skipped and counted. Of pulse, "
-        "reset, sequences, rows, heads, rectangular, state, history, resumed, span, window, "
+        "reset, sequences, snapshots, rows, heads, rectangular, state, history, resumed, span, window, "
         "weights, momentum, logarithms, map, iterations, token, nested, learned, gradient.",
     ),
 ]

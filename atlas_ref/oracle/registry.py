@@ -51,7 +51,7 @@ ENTRIES: dict[str, Entry] = {
 PACKED: OnDemand[Any] = OnDemand(
     {
         name: f"atlas_ref.oracle.sequences.{name}"
-        for name in ("parts", "subject", "draw", "identify")
+        for name in ("parts", "subject", "draw", "identify", "snapshots")
     },
     lambda module, name: module,
 )
@@ -59,7 +59,10 @@ PACKED: OnDemand[Any] = OnDemand(
 #: Inputs that only such cases have (CASE-44).
 OF_SEQUENCES = ("in/sequences", "in/has_initial_state")
 
-#: Answers of a subject that are others about sequences.
+#: Input of a case that asks for states behind some tokens, and answers each as a call (CASE-49).
+OF_SNAPSHOTS = "in/states_after"
+
+#: Answers of a subject that are others about sequences, and about states behind some tokens.
 BY_SEQUENCE = (
     *("checked", "legal", "evaluate", "plain", "numbers", "continued", "needs", "void"),
     *("undecided", "undeclared", "features", "missed", "check_form"),
@@ -80,21 +83,25 @@ def _subject(module: Any, name: str) -> Subject:
 
 
 def _by_sequence(subject: Subject, owner: Any, name: str) -> Callable[..., Any]:
-    """An answer of a subject, of a case of sequences by the sequence (CASE-45)."""
+    """An answer of a subject: of a case of sequences by the sequence (CASE-45), of one that asks for
+    states behind some tokens with these (CASE-50).
+    """
     own = getattr(owner, name)
 
     def answer(*arguments: Any) -> Any:
-        if any(map(_has_sequences, arguments)):
+        if any(_names_one(each, OF_SEQUENCES) for each in arguments):
             return PACKED["subject"].ANSWERS[name](subject, *arguments)
+        if any(_names_one(each, (OF_SNAPSHOTS,)) for each in arguments):
+            return PACKED["snapshots"].ANSWERS[name](subject, *arguments)
         return own(*arguments)
 
     return answer
 
 
-def _has_sequences(argument: Any) -> bool:
-    """Whether an argument is a case of sequences, its inputs, or their names."""
+def _names_one(argument: Any, wanted: tuple[str, ...]) -> bool:
+    """Whether an argument, a case, its inputs or their names, has one of these inputs."""
     names = getattr(argument, "inputs", argument)
-    return isinstance(names, (Mapping, set)) and any(name in names for name in OF_SEQUENCES)
+    return isinstance(names, (Mapping, set)) and any(name in names for name in wanted)
 
 
 #: Name in the header -> subject, which is imported when it is asked for.

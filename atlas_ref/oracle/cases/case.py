@@ -23,7 +23,7 @@ from atlas_ref.oracle.cases.header import Header, parse, reserved_words, title
 from atlas_ref.oracle.cases.recorded_headers import in_later_words, in_words_of_a_case, with_sizes
 from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
 from atlas_ref.oracle.cases.tensors import is_cotangent
-from atlas_ref.oracle.registry import SUBJECTS
+from atlas_ref.oracle.registry import OF_SNAPSHOTS, SUBJECTS
 from atlas_ref.types import Frozen
 
 
@@ -81,12 +81,22 @@ class Case(Frozen):
         """Whether it is of sequences with states of their own (CASE-44)."""
         return "in/sequences" in self.inputs
 
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether it asks for states behind some tokens (CASE-49)."""
+        return OF_SNAPSHOTS in self.inputs
+
     def require_one_call(self, what: str) -> None:
-        """Refuse sequences with states of their own, which are calls of their own (CASE-47).
+        """Refuse a case of several calls: sequences, and states behind some tokens (CASE-47, CASE-50).
 
         Raises:
             CaseError: names the tool.
         """
+        if self.has_snapshots:
+            raise CaseError(
+                f"{self.name}: in/states_after: {what} looks into one call, and asks for no states "
+                "behind some of its tokens; check and identify do"
+            )
         if self.has_sequences:
             raise CaseError(
                 f"{self.name}: in/sequences: {what} looks into one call, and each sequence is one; "

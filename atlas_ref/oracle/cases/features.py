@@ -65,6 +65,7 @@ FEATURES: dict[str, Feature] = {
     "pulse": Feature("tokens at which nothing is written", _holds("in/active")),
     "reset": Feature("packed sequences", _holds("in/reset")),
     "sequences": Feature("packed sequences with states of their own", _holds("in/sequences")),
+    "snapshots": Feature("states behind some tokens", _holds("in/states_after")),
     "rows": Feature("one gate per output dimension", _rows),
     "heads": Feature("more than one memory, as batch or heads", _heads),
     "rectangular": Feature("keys and values of different lengths", _rectangular),
@@ -101,7 +102,7 @@ FEATURES: dict[str, Feature] = {
 }
 
 #: Features that no subject is asked about.
-OF_ALL = ("sequences", "gradient")
+OF_ALL = ("sequences", "snapshots", "gradient")
 
 
 def features(case: Case) -> tuple[str, ...]:

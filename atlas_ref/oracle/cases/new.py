@@ -44,6 +44,7 @@ class Request(Frozen):
         packed: sequences of unequal lengths start, and every token writes (CASE-40).
         padded: rows of the batch are of unequal lengths, filled up in front or behind (CASE-40).
         sequences: tokens of each sequence, which has states of its own (CASE-48).
+        states: how many of the last states are results (CASE-49).
         cotangent: add in/y_bar, so that `eval --grad` works.
         state: states before the first token, and with a cotangent those of the states after the
             last (CASE-39).
@@ -80,6 +81,7 @@ class Request(Frozen):
     packed: bool = False
     padded: Literal["left", "right"] | None = None
     sequences: tuple[int, ...] = ()
+    states: NonNegativeInt = 0
     cotangent: bool = False
     state: bool = True
     gate: Literal["head", "channel"] | None = None
@@ -116,6 +118,9 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.sequences:
         case: Case = PACKED["draw"].draw(request, new, name=name)
         return case
+    if request.states:
+        with_states: Case = PACKED["snapshots"].draw(request, new, name=name)
+        return with_states
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
     if request.rule in SUBJECTS:

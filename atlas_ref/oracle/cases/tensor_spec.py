@@ -67,6 +67,11 @@ def bare(name: str) -> str:
     return LEVEL.sub(r"\1/", name)
 
 
+def last_of(name: str) -> str:
+    """The last state that a result of states behind some tokens is of (CASE-50); others as they are."""
+    return name.replace("out/states/", "out/", 1) if name.startswith("out/states/") else name
+
+
 def of_call(name: str) -> str:
     """The name that a tensor of one of several calls would have in a single one."""
     return CALL.sub(r"\1/", name)

@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable
 from atlas_ref.oracle.cases.features import declared_features, features
 from atlas_ref.oracle.cases.header import reserved_words
 from atlas_ref.oracle.cases.inputs import STORED, round_inputs
-from atlas_ref.oracle.cases.tensor_spec import frozen_tensors
+from atlas_ref.oracle.cases.tensor_spec import frozen_tensors, last_of
 from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import declared as declarations
@@ -171,6 +171,7 @@ def checked(
     _check_ops(case, answer.tensors)
     main = main_result(case.header)
     expected = {*selected, main} if selection is None or main in selection else {*selected}
+    expected |= _asked_states(ours, got) if selection is None else set()
     names = [name for name in ours if name in expected]
     results = {name: got[name] for name in names if name in got}
     rows = _judge(case, results, ours, Computed(dtype, state_dtype, form, chunk))
@@ -321,6 +322,12 @@ def _check_names(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             )
             why = _frozen_reason(case.header, name)
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
+
+
+def _asked_states(ours: Mapping[str, Any], got: Mapping[str, Any]) -> set[str]:
+    """States behind some tokens that an answer has to have: those of each last state in it (CASE-50)."""
+    states = {name for name in ours if last_of(name) != name}
+    return {name for name in states if last_of(name) in got} or states
 
 
 def _check_ops(case: Case, tensors: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.tensor_spec import bare
+from atlas_ref.oracle.cases.tensor_spec import bare, last_of
 from atlas_ref.oracle.norms import FORMATS, round_to
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.subjects.subject import STATES
@@ -38,6 +38,7 @@ def kept_in(header: Any, asked: str | None) -> str | None:
 
 def is_state(name: str) -> bool:
     """Whether a result is the state of a memory (TOL-8)."""
+    name = last_of(name)
     if STATES.fullmatch(bare(name)):
         return True
     return any(each.fullmatch(name) for each in _states())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
+from atlas_ref.oracle.cases.tensor_spec import last_of
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import (
     Comparison,
@@ -255,4 +256,4 @@ def _clause(header: Header, tensor: str) -> str:
     """The clause about a result of a case; "" where there is no answer at all (SRC-26)."""
     if tensor == "-" or header.rule not in SUBJECTS:
         return ""
-    return SUBJECTS[header.rule].clause(header, tensor)
+    return SUBJECTS[header.rule].clause(header, last_of(tensor))

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, Header
-from atlas_ref.oracle.cases.tensor_spec import BLOCK, SEQUENCE_KEYS
+from atlas_ref.oracle.cases.tensor_spec import BLOCK, SEQUENCE_KEYS, last_of
 from atlas_ref.oracle.cases.tensors import COTANGENTS, RESULTS, bare
 from atlas_ref.oracle.registry import SUBJECTS
 from atlas_ref.oracle.schema import rules
@@ -294,6 +294,7 @@ def result_names() -> set[str]:
 
 def is_result(name: str) -> bool:
     """Whether some case has a result of this name, in a level of a block too."""
+    name = last_of(name)
     own = (subject.results for subject in SUBJECTS.values())
     return bare(name) in result_names() or any(each and each.fullmatch(name) for each in own)
 

@@ -11,6 +11,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.tensors import token_count
 from atlas_ref.oracle.cases.values import check_values
+from atlas_ref.oracle.registry import OF_SNAPSHOTS
 from atlas_ref.oracle.sequences.parts import (
     INITIAL,
     SEQUENCES,
@@ -85,6 +86,11 @@ def _check_header(subject: Subject, header: Any, inputs: Mapping[str, Any]) -> N
         raise ValueError(f"{name}: rule {header.rule} has no calls that are packed into one")
     if name == INITIAL:
         raise ValueError(f"{INITIAL}: belongs beside {SEQUENCES}, which is missing")
+    if OF_SNAPSHOTS in inputs:
+        raise ValueError(
+            f"{OF_SNAPSHOTS}: counts tokens of one call, and {SEQUENCES} packs several; one of them "
+            "is needed"
+        )
     if "in/reset" in inputs:
         raise ValueError(
             f"{SEQUENCES}: found beside in/reset, and both say where sequences start; one of "

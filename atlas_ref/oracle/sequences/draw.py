@@ -62,7 +62,7 @@ def _tokens_of(request: Request, name: str) -> int:
         raise CaseError(f"{name}: sequences: lengths are from 0, found {min(lengths)}")
     if not sum(lengths):
         raise CaseError(f"{name}: sequences: at least one of them needs a token")
-    for key, plain in (("reset", 0), ("packed", False), ("periods", ())):
+    for key, plain in (("reset", 0), ("packed", False), ("periods", ()), ("states", 0)):
         if getattr(request, key) != plain:
             raise CaseError(f"{name}: sequences and {key}: one of them is needed")
     usual = type(request).model_fields["tokens"].default

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from atlas_ref.messages import Progress
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import round_inputs
+from atlas_ref.oracle.cases.tensor_spec import last_of
+from atlas_ref.oracle.cases.tensors import token_count
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.identify.answer import Fit, Identification
 from atlas_ref.oracle.identify.departed import Departed
@@ -20,7 +22,7 @@ from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.arrays import TOLERANCE
 from atlas_ref.oracle.judge.tolerance import PASS, from_members
 from atlas_ref.oracle.norms import norms
-from atlas_ref.oracle.sequences import parts
+from atlas_ref.oracle.sequences import parts, snapshots
 from atlas_ref.oracle.sequences.mistakes import mistakes
 from atlas_ref.oracle.subjects.subject import Rounding, Subject
 from atlas_ref.types import Array
@@ -51,39 +53,91 @@ def identify(
         return Identification(case.name, "NOT FINITE", why, dtype=seen.dtype)
     if seen.dtype in ("bfloat16", "float16"):
         case = round_inputs(case, seen.dtype)
-    judge = _Judge(subject, case, seen)
-    whole, tensor = judge.distance(None)
-    if judge.ratio(None) > PASS and (found := judge.departures(whole, progress)):
-        header = as_header(lattice.OWN, {}, case)
-        why = f"no reading explains these results; ours is the same {found[0].phrase}"
-        return Identification(
-            case.name,
-            "NO MATCH",
-            why,
-            match=Fit(header, whole, None, tensor),
-            own=True,
-            whole=whole,
-            departures=found,
-            searched=len(list(mistakes(judge.of))),
-            dtype=seen.dtype,
-        )
-    return _of_worst(subject, judge, depth, dtype, progress)
+    of = parts.plan(subject, case)
+    judge = _Judge(subject, case, seen, parts.evaluate, list(mistakes(of)))
+    if (answer := judge.answer(progress)) is not None:
+        return answer
+    return _of_worst(subject, judge, of, depth, dtype, progress)
+
+
+def identify_snapshots(
+    subject: Subject,
+    case: Case,
+    mine: Mapping[str, Any],
+    depth: int,
+    dtype: str | None,
+    progress: Progress,
+) -> Identification:
+    """The mistake about states behind some tokens that explains results; else what explains the call.
+
+    Args, Raises: as of `identify`.
+    """
+    seen = observe_case(case, mine, dtype)
+    if why := not_finite(seen):
+        return Identification(case.name, "NOT FINITE", why, dtype=seen.dtype)
+    if seen.dtype in ("bfloat16", "float16"):
+        case = round_inputs(case, seen.dtype)
+    one, calls = snapshots.call_of(case), subject.calls
+    assert calls is not None
+    tokens = token_count(case.inputs)
+    tried = [
+        each
+        for each in snapshots.mistakes(case)
+        if all(p in (0, tokens) or calls.may_cut(one, p) for p in each.wiring)
+    ]
+    judge = _Judge(subject, case, seen, snapshots.evaluate, tried)
+    if (answer := judge.answer(progress)) is not None:
+        return answer
+    given = {name: x for name, x in mine.items() if last_of(name) == name}
+    assert subject.search is not None
+    found: Identification = subject.search.identify(one, given, depth, dtype, progress)
+    return found
 
 
 class _Judge:
-    """Distances of mistakes about states from the results under test."""
+    """Distances of mistakes about states from the results under test.
 
-    def __init__(self, subject: Subject, case: Case, seen: Observation) -> None:
+    Args:
+        evaluate: (subject, inputs, case, run, wiring) -> results, wiring being that of a mistake.
+        tried: mistakes, each with words and such a wiring.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        case: Case,
+        seen: Observation,
+        evaluate: Callable[..., dict[str, Array]],
+        tried: Sequence[Any],
+    ) -> None:
         self.subject, self.case, self.seen = subject, case, seen
-        self.of = parts.plan(subject, case)
+        self.evaluate, self.tried = evaluate, tried
         self.grad = not seen.values
         self.theirs = seen.gradients if self.grad else seen.values
 
-    def _plain(self, wiring: parts.Wiring | None) -> ensemble.Plain:
+    def answer(self, progress: Progress) -> Identification | None:
+        """The mistake that explains the results; None where none does, or none is needed."""
+        whole, tensor = self.distance(None)
+        if self.ratio(None) <= PASS or not (found := self.departures(whole, progress)):
+            return None
+        why = f"no reading explains these results; ours is the same {found[0].phrase}"
+        return Identification(
+            self.case.name,
+            "NO MATCH",
+            why,
+            match=Fit(as_header(lattice.OWN, {}, self.case), whole, None, tensor),
+            own=True,
+            whole=whole,
+            departures=found,
+            searched=len(self.tried),
+            dtype=self.seen.dtype,
+        )
+
+    def _plain(self, wiring: Any) -> ensemble.Plain:
         def plain(
             inputs: Mapping[str, Array], case: Case, rounding: Rounding
         ) -> Mapping[str, Array]:
-            return parts.evaluate(
+            return self.evaluate(
                 self.subject,
                 inputs,
                 case,
@@ -93,15 +147,15 @@ class _Judge:
 
         return plain
 
-    def results(self, wiring: parts.Wiring | None) -> Mapping[str, Array]:
+    def results(self, wiring: Any) -> Mapping[str, Array]:
         return ensemble.exact(self.case, grad=self.grad, plain=self._plain(wiring))
 
-    def distance(self, wiring: parts.Wiring | None) -> tuple[float, str]:
+    def distance(self, wiring: Any) -> tuple[float, str]:
         """The distance from the results, the worst tensor's, and its name."""
         ours = self.results(wiring)
         return max((relative(ours.get(name), x), name) for name, x in self.theirs.items())
 
-    def ratio(self, wiring: parts.Wiring | None) -> float:
+    def ratio(self, wiring: Any) -> float:
         """Error over tolerance, the worst tensor's (TOL-3)."""
         ours, worst = self.results(wiring), 0.0
         for dtype in dict.fromkeys(self.seen.dtypes.values()):
@@ -122,7 +176,7 @@ class _Judge:
 
     def departures(self, whole: float, progress: Progress) -> tuple[Departed, ...]:
         """Mistakes that explain the results, the nearest first."""
-        tried, rows = list(mistakes(self.of)), []
+        tried, rows = self.tried, []
         for number, each in enumerate(tried):
             progress("departures", number, len(tried))
             distance, tensor = self.distance(each.wiring)
@@ -135,30 +189,33 @@ class _Judge:
                 found.append(Departed("", each.words, header, True, distance, ratio, tensor))
         return tuple(found)
 
-    def worst(self) -> parts.Span:
-        """The sequence with tokens whose results are furthest from ours."""
-        ours = self.results(None)
-        with_tokens = [span for span in self.of.spans if not span.empty]
 
-        def error(span: parts.Span) -> float:
-            one, other = self.split(ours, span), self.split(self.theirs, span)
-            return max((relative(one.get(name), x) for name, x in other.items()), default=0.0)
+def _worst(judge: _Judge, of: parts.Plan) -> parts.Span:
+    """The sequence with tokens whose results are furthest from ours."""
+    ours = judge.results(None)
 
-        return max(with_tokens, key=error)
+    def error(span: parts.Span) -> float:
+        one, other = (
+            parts.results_of(judge.subject, of, each, span) for each in (ours, judge.theirs)
+        )
+        return max((relative(one.get(name), x) for name, x in other.items()), default=0.0)
 
-    def split(self, results: Mapping[str, Any], span: parts.Span) -> dict[str, Any]:
-        """Results of all sequences as those of one; gradients by what all share are left out."""
-        return parts.results_of(self.subject, self.of, results, span)
+    return max((span for span in of.spans if not span.empty), key=error)
 
 
 def _of_worst(
-    subject: Subject, judge: _Judge, depth: int, dtype: str | None, progress: Progress
+    subject: Subject,
+    judge: _Judge,
+    of: parts.Plan,
+    depth: int,
+    dtype: str | None,
+    progress: Progress,
 ) -> Identification:
     """The answer about the worst sequence alone, which is named with the case."""
-    span = judge.worst()
+    span = _worst(judge, of)
     name = f"{judge.case.name}, sequence {span.number}"
-    one = parts.case_of(judge.case, judge.of, span).replaced(name=name)
-    given = judge.split({**judge.seen.values, **judge.seen.gradients}, span)
+    one = parts.case_of(judge.case, of, span).replaced(name=name)
+    given = parts.results_of(subject, of, {**judge.seen.values, **judge.seen.gradients}, span)
     given = {
         each: x.astype(judge.seen.dtypes[each]) if judge.seen.dtypes[each] == "float32" else x
         for each, x in given.items()

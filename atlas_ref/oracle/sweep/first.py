@@ -20,7 +20,7 @@ def tokens_of(case: Case) -> int:
 
 def first_tokens(case: Case, count: int) -> Case | None:
     """The case of the first tokens of a case; None where that is none."""
-    if case.has_sequences:
+    if case.has_sequences or case.has_snapshots:
         return None
     try:
         calls = SUBJECTS[case.header.rule].calls

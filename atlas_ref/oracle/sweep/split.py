@@ -47,6 +47,8 @@ def uncut(case: Case) -> str:
         return "reads are of the end of a call, so that each call has others"
     if case.has_sequences:
         return "each sequence of in/sequences is a call already"
+    if case.has_snapshots:
+        return "in/states_after counts tokens of one call"
     calls, own = SUBJECTS[case.header.rule].calls, case.header.parameters or {}
     if calls is None:
         return f"{case.title} has no tokens that calls share"

@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
 from atlas_ref.oracle.cases.inputs import convert
+from atlas_ref.oracle.cases.tensor_spec import last_of
 from atlas_ref.oracle.cases.tensors import main_cotangent, main_result
 from atlas_ref.oracle.family.arithmetic import PLAIN
 from atlas_ref.oracle.identify.answer import Fit
@@ -103,7 +104,11 @@ def observe_case(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Obse
     unused: list[str] = []
     for name, given in mine.items():
         array = np.asarray(given)
-        if name not in shapes and subject.results is not None and subject.results.fullmatch(name):
+        if (
+            name not in shapes
+            and subject.results is not None
+            and subject.results.fullmatch(last_of(name))
+        ):
             unused.append(name)
             continue
         if name not in shapes:

@@ -14,7 +14,8 @@ from atlas_ref.oracle.subjects.base.calls import Calls
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
 
-#: Names of first states.
+#: Names of reads and of last states, and those of first states.
+LAST = re.compile(r"out/\w+")
 FIRST = re.compile(r"in/\w+0")
 
 
@@ -42,4 +43,4 @@ def calls(stated: Stated) -> Calls:
 
 def _next_first_state(name: str) -> str:
     """The first state that a result is in the next call; "" for what is none."""
-    return "" if name == "out/y" or not name.startswith("out/") else f"in/{name[4:]}0"
+    return f"in/{name[4:]}0" if LAST.fullmatch(name) and name != "out/y" else ""
