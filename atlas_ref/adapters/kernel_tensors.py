@@ -97,7 +97,7 @@ class Conversion(NamedTuple):
     def guards(self) -> int:
         """Rows of a batch in front of the case's, whose results are dropped.
 
-        All packed sequences of a row start from one memory. So one row alone gets another in front
+        All packed sequences of in/reset start from one memory. So one row alone gets another in front
         of it, which starts from four times that memory, a factor that no kernel has by mistake, and
         quarters it at its first token: a kernel that takes the first state of another sequence is
         wrong by that factor, and one that goes on from the last state of the sequence before is
