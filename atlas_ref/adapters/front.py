@@ -117,7 +117,8 @@ def framework(call: Function) -> str:
     place = getattr(call, "__module__", None) or type(call).__module__
     module = sys.modules.get(place)
     values = list(vars(module).values()) if module else []
-    told = {_package(value) for value in values}
+    # what the file defines itself tells nothing: it may be called as a package is
+    told = {_package(x) for x in values if getattr(x, "__module__", "") != place}
     return next((name for name, packages in FRAMEWORKS.items() if told & set(packages)), "numpy")
 
 

@@ -128,9 +128,9 @@ def settings(given: Mapping[str, Any], before: Any = None, base: Any = None) -> 
             if name == "steps" and value > held:
                 continue
             if json.loads(json.dumps(value)) != held:
+                may = "more of them would go on" if name == "steps" else "--resume keeps it"
                 raise ValueError(
-                    f"{'.'.join(PLACES[name])}: {shown(value)}, but the run has {shown(held)}, "
-                    "which --resume does not change"
+                    f"{'.'.join(PLACES[name])}: {shown(value)}, but the run has {shown(held)}; {may}"
                 )
         steps = max(before.steps, given.get("steps", 0))
         return before if steps == before.steps else before.model_copy(update={"steps": steps})

@@ -307,7 +307,11 @@ def _check_request(request: Request, name: str) -> None:
             continue
         if request.rule not in SUBJECTS or key not in SUBJECTS[request.rule].drawn:
             rules = [each for each, it in SUBJECTS.items() if key in it.drawn]
-            raise CaseError(f"{name}: {key}: belongs to rule {' and '.join(rules)}")
+            raise CaseError(f"{name}: {key}: belongs to {_rules(rules)}")
+
+
+def _rules(names: list[str]) -> str:
+    return f"rules {', '.join(names)}" if len(names) > 1 else f"rule {names[0]}"
 
 
 def _store(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:

@@ -171,7 +171,7 @@ def checked(
     _check_ops(case, answer.tensors)
     main = main_result(case.header)
     expected = {*selected, main} if selection is None or main in selection else {*selected}
-    expected |= _asked_states(ours, got) if selection is None else set()
+    expected |= _needs(case, ours, got) if selection is None else set()
     names = [name for name in ours if name in expected]
     results = {name: got[name] for name in names if name in got}
     rows = _judge(case, results, ours, Computed(dtype, state_dtype, form, chunk))
@@ -324,8 +324,12 @@ def _check_names(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}{why}")
 
 
-def _asked_states(ours: Mapping[str, Any], got: Mapping[str, Any]) -> set[str]:
-    """States behind some tokens that an answer has to have: those of each last state in it (CASE-50)."""
+def _needs(case: Case, ours: Mapping[str, Any], got: Mapping[str, Any]) -> set[str]:
+    """Results that an answer has to have beside the main one: all of a schedule (SCHED-9), and states
+    behind some tokens of each last state in it (CASE-50).
+    """
+    if SUBJECTS[case.header.rule].complete:
+        return {name for name in ours if name.startswith("out/")}
     states = {name for name in ours if last_of(name) != name}
     return {name for name in states if last_of(name) in got} or states
 

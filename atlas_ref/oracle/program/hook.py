@@ -196,7 +196,7 @@ class Hook:
             fresh = self.point(f"start/{state}", t, same, first, before)
             if starts is not True:
                 chosen_rows = select(starts, partial(same, fresh), before)
-                left = self.context.named(state, self.context.steps - 1)
+                left = self.context.trace_name(state, self.context.steps - 1)
                 fresh = self.context.label(chosen_rows, (left,), t - 1)
             before = fresh
         if self.wraps:

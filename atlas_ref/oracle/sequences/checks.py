@@ -125,7 +125,7 @@ def _check_end(inputs: Mapping[str, Any]) -> None:
     last, tokens = int(inputs[SEQUENCES][-1]), token_count(inputs)
     if last != tokens:
         raise ValueError(
-            f"{SEQUENCES}: the last sequence ends behind the last of {tokens} tokens, found {last}"
+            f"{SEQUENCES}: the last number must be {tokens}, as many as there are tokens, found {last}"
         )
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from atlas_ref.oracle.sequences.parts import Plan, Wiring
 
+CARRIED = "each sequence went on from the last state of the one before"
+
 
 class Mistake(NamedTuple):
     """A mistake: what follows on "as if", and which states it takes."""
@@ -16,23 +18,56 @@ class Mistake(NamedTuple):
 
 
 def mistakes(of: Plan) -> Iterator[Mistake]:
-    """Every mistake that a program can make in a case of these sequences."""
-    count = len(of.spans)
-    own = range(count)
+    """Every mistake that a program can make in a case of these sequences, each once."""
+    seen = set[tuple[object, ...]]()
+    for each in _mistakes(of):
+        wiring = each.wiring
+        own = [each.fresh for each in of.spans]
+        fresh = [own[n] for n in wiring.firsts] if wiring.moved else own
+        start = fresh if wiring.fresh is None else [wiring.fresh] * len(own)
+        key = (tuple(wiring.firsts), tuple(wiring.lasts), wiring.carries, *start)
+        if key not in seen:
+            seen.add(key)
+            yield each
+
+
+def _mistakes(of: Plan) -> Iterator[Mistake]:
+    own = range(len(of.spans))
     plain = Wiring(own, own)
     if of.firsts:
-        for words, firsts in _orders(of):
-            yield Mistake(f"{_of_firsts(words)} (CASE-45)", plain._replace(firsts=firsts))
-        words = "every sequence started from zeros, not from its first state"
-        yield Mistake(f"{words} (CASE-45)", plain._replace(fresh=True))
-        if any(each.fresh for each in of.spans):
-            words = "in/has_initial_state was ignored, and every sequence has its first state"
-            yield Mistake(f"{words} (CASE-44)", plain._replace(fresh=False))
-    words = "each sequence went on from the last state of the one before"
-    yield Mistake(f"{words} (CASE-45)", plain._replace(carries=True))
+        yield from _of_firsts(of, plain)
+    yield Mistake(f"{CARRIED} (CASE-45)", plain._replace(carries="all"))
+    if any(each.empty for each in of.spans):
+        words = f"{CARRIED}, but empty ones, which kept their own"
+        yield Mistake(f"{words} (CASE-45)", plain._replace(carries="full"))
+    if of.firsts and any(each.fresh for each in of.spans):
+        words = "a sequence without a first state went on from the last state of the one before"
+        yield Mistake(f"{words} (CASE-44)", plain._replace(carries="fresh"))
+        words = "a sequence with a first state went on from the last state of the one before"
+        yield Mistake(f"{words} (CASE-45)", plain._replace(carries="given"))
     for words, lasts in _orders(of):
-        yield Mistake(f"{_of_lasts(words)} (CASE-45)", plain._replace(lasts=lasts))
+        words = f"the last state of every sequence was that of {words}"
+        yield Mistake(f"{words} (CASE-45)", plain._replace(lasts=lasts))
     yield from _of_empty(of, plain)
+
+
+def _of_firsts(of: Plan, plain: Wiring) -> Iterator[Mistake]:
+    """Mistakes about the states that sequences start from."""
+    mixed = any(each.fresh for each in of.spans)
+    for words, firsts in _orders(of):
+        words = f"every sequence started from the first state of {words}"
+        yield Mistake(f"{words} (CASE-45)", plain._replace(firsts=firsts))
+        if mixed:
+            other = plain._replace(firsts=firsts)
+            said = f"{words}, with its in/has_initial_state"
+            yield Mistake(f"{said} (CASE-45)", other._replace(moved=True))
+            said = f"{words}, whatever in/has_initial_state says"
+            yield Mistake(f"{said} (CASE-44)", other._replace(fresh=False))
+    words = "every sequence started from zeros, not from its first state"
+    yield Mistake(f"{words} (CASE-45)", plain._replace(fresh=True))
+    if mixed:
+        words = "in/has_initial_state was ignored, and every sequence has its first state"
+        yield Mistake(f"{words} (CASE-44)", plain._replace(fresh=False))
 
 
 def _orders(of: Plan) -> Iterator[tuple[str, list[int]]]:
@@ -43,6 +78,8 @@ def _orders(of: Plan) -> Iterator[tuple[str, list[int]]]:
     yield f"sequence {last}, the last", [last] * count
     yield "the sequence behind it", [min(n + 1, last) for n in own]
     yield "the sequence before it", [max(n - 1, 0) for n in own]
+    yield "the sequence behind it, the last one from sequence 0", [(n + 1) % count for n in own]
+    yield "the sequence before it, sequence 0 from the last one", [(n - 1) % count for n in own]
     yield "another sequence, in reverse order", list(reversed(own))
     if any(each.empty for each in of.spans):
         ranks, rank = [], 0
@@ -50,14 +87,6 @@ def _orders(of: Plan) -> Iterator[tuple[str, list[int]]]:
             ranks.append(rank)
             rank += not each.empty
         yield "another sequence, counted without the empty ones", [min(n, last) for n in ranks]
-
-
-def _of_firsts(words: str) -> str:
-    return f"every sequence started from the first state of {words}"
-
-
-def _of_lasts(words: str) -> str:
-    return f"the last state of every sequence was that of {words}"
 
 
 def _of_empty(of: Plan, plain: Wiring) -> Iterator[Mistake]:
@@ -74,3 +103,7 @@ def _of_empty(of: Plan, plain: Wiring) -> Iterator[Mistake]:
         lasts = [other(each.number) if each.empty else each.number for each in of.spans]
         sentence = f"the last state of an empty sequence {words} (CASE-45)"
         yield Mistake(sentence, plain._replace(lasts=lasts))
+    full = [each.number for each in of.spans if not each.empty]
+    words = "last states were packed to the front, without those of empty sequences"
+    packed = [*full, *[None] * (len(of.spans) - len(full))]
+    yield Mistake(f"{words} (CASE-45)", plain._replace(lasts=packed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,13 +48,22 @@ class Wiring(NamedTuple):
         firsts: the sequence whose first state each starts from.
         lasts: the sequence whose last state stands for that of each; None for zeros.
         fresh: whether each starts from the state of no call; None as the case says.
-        carries: whether each goes on from the last state of the one before.
+        moved: whether the sequence of `firsts` says that, too, for each.
+        carries: which go on from the last state of the one before: all, those that are not empty, from
+            that of the last of these, those that are fresh, those that are given a first state; "" for none.
     """
 
     firsts: Sequence[int]
     lasts: Sequence[int | None]
     fresh: bool | None = None
-    carries: bool = False
+    moved: bool = False
+    carries: Literal["", "all", "full", "fresh", "given"] = ""
+
+    def goes_on(self, span: Span) -> bool:
+        """Whether a sequence goes on from the last state of the one before."""
+        if self.carries in ("all", "full"):
+            return self.carries == "all" or not span.empty
+        return self.carries == ("fresh" if span.fresh else "given")
 
 
 class Plan(NamedTuple):
@@ -171,25 +180,37 @@ def evaluate(
     of = plan(subject, case)
     if wiring is not None:
         inputs, of = _rewire(of, inputs, wiring)
+    calls = subject.calls
+    assert calls is not None
     found: list[Mapping[str, Array] | None] = []
-    before: Mapping[str, Array] = {}
+    before: Mapping[str, Array] = {}  # the last states of the sequence before
     for span in of.spans:
+        goes_on = wiring is not None and wiring.goes_on(span)
         if span.empty:
-            found.append(None)
+            if wiring is not None and not goes_on and wiring.carries != "full":
+                before = _last_of_none(calls, of, inputs, span, before)
+            found.append(before if goes_on and before else None)
             continue
         own = of.inputs_of(inputs, span)
-        if wiring is not None and wiring.carries and before:
-            assert subject.calls is not None
-            left = {subject.calls.left(name): x for name, x in before.items()}
-            own |= {name: x for name, x in left.items() if name}
-        before = run(own, case_of(case, of, span))
-        found.append(before)
-    joint = join(subject.calls, of, inputs, found, None if wiring is None else wiring.lasts)
-    for bar in sorted(of.stacked - of.firsts):
+        if goes_on:
+            own |= {calls.left(name): x for name, x in before.items()}
+        results = run(own, case_of(case, of, span))
+        before = {name: x for name, x in results.items() if calls.left(name)}
+        found.append(results)
+    joint = join(calls, of, inputs, found, None if wiring is None else wiring.lasts)
+    for bar in sorted(of.stacked - of.firsts) if wiring is None else ():
         if (result := weighed_result(bar)) not in joint:
             why = f"{bar}: weighs {result}, which is not of one shape in all sequences"
             raise CaseError(f"{case.name}: {why}")
     return joint
+
+
+def _last_of_none(
+    calls: Calls, of: Plan, inputs: Mapping[str, Array], span: Span, like: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Last states of an empty sequence, as far as they are known."""
+    states = {name: last_of_none(calls, of, inputs, span, name, x) for name, x in like.items()}
+    return {name: x for name, x in states.items() if x is not None}
 
 
 def join(
@@ -213,7 +234,7 @@ def join(
     joint: dict[str, Array] = {}
     for name in names:
         if not calls.left(name):
-            joint[name] = ops.concatenate([each[name] for each in given], axis=-2)
+            joint[name] = ops.concatenate([each[name] for each in given if name in each], axis=-2)
             continue
         like = next(each[name] for each in given if name in each)
         states = [
@@ -233,6 +254,10 @@ def _rewire(
     """Inputs and sequences as a mistake takes them."""
     if wiring.fresh is not None:
         of = of._replace(spans=tuple(each._replace(fresh=wiring.fresh) for each in of.spans))
+    if wiring.moved:
+        fresh = [of.spans[n].fresh for n in wiring.firsts]
+        pairs = zip(of.spans, fresh, strict=True)
+        of = of._replace(spans=tuple(each._replace(fresh=has) for each, has in pairs))
     own = {
         name: _stack([x[n, ...] for n in wiring.firsts]) if name in of.firsts else x
         for name, x in inputs.items()

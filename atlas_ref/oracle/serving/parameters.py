@@ -91,7 +91,7 @@ class Step(NamedTuple):
         op: a key of `OPS`.
         parts: requests in order.
         rows: drafted rows; accept: how many of them are kept.
-        name: of a snapshot; at: tokens before it.
+        name: of a snapshot; at: tokens before it; source: the request that it is of, where that is said.
         width, side: of rows with padding.
     """
 
@@ -104,6 +104,7 @@ class Step(NamedTuple):
     at: int = 0
     width: int = 0
     side: str = ""
+    source: int | None = None
 
     @property
     def words(self) -> str:
@@ -186,6 +187,7 @@ def _step(number: int, given: Mapping[str, Any]) -> Step:
         at=read.number("at"),
         width=read.number("width"),
         side=read.word("side", ("left", "right")),
+        source=read.number("from") if "from" in given else None,
     )
 
 

@@ -71,7 +71,9 @@ def _moment(step: Step, part: Part, at: dict[int, int], kept: dict[str, Any]) ->
     first = at.get(r, 0)
     last: int | None = first + part.tokens
     if step.op == "draft":
-        if not 0 <= step.accept <= part.tokens or not part.tokens:
+        if not part.tokens:
+            raise ValueError(f"{where}: rows: one drafted row at least is needed")
+        if not 0 <= step.accept <= part.tokens:
             raise ValueError(f"{where}: accepts {step.accept} of {part.tokens} drafted rows")
         last = first + step.accept
     elif step.op == "padded" and part.tokens > step.width:
@@ -85,6 +87,11 @@ def _moment(step: Step, part: Part, at: dict[int, int], kept: dict[str, Any]) ->
         if kept[step.name][1] != step.at:
             raise ValueError(
                 f"{where}: at {step.at}, the snapshot {step.name!r} is of {kept[step.name][1]} tokens"
+            )
+        if step.source not in (None, kept[step.name][0]):
+            raise ValueError(
+                f"{where}: from {step.source}, the snapshot {step.name!r} is of request "
+                f"{kept[step.name][0]}"
             )
         last = step.at
     elif step.op == "free":

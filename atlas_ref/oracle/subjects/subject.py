@@ -190,6 +190,7 @@ class Subject(NamedTuple):
         loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
         no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
             "" where it has one.
+        complete: whether an answer has to have all results, and not the main one alone.
         between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
         continued: (case) -> parameters that another call after this one needs otherwise (CASE-13).
@@ -256,6 +257,7 @@ class Subject(NamedTuple):
     constants: Callable[[Any], set[str]] = lambda header: frozen_tensors(header)
     loss: Callable[[Any], str] = lambda header: ""
     no_loss: Callable[[Any, Mapping[str, Any]], str] = lambda header, inputs: ""
+    complete: bool = False
     between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = (
         lambda header, inputs: {}
     )

@@ -73,6 +73,10 @@ def checked_choices(rule: str, choices: Space) -> dict[str, tuple[Any, ...]]:
     """
     if rule not in SWEPT:
         subject = SUBJECTS.get(rule)
+        if subject is not None and subject.draw is not None:
+            raise CaseError(
+                f"sweep: rule {rule}: no sweep draws it; atlas-ref new does, case by case"
+            )
         if subject is not None and subject.is_memory:
             raise CaseError(f"sweep: rule {rule}: is not swept; {subject.instead}")
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")

@@ -144,7 +144,9 @@ def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> I
         yield f"{folder}: {name}: no digest in {manifest.SUMS}"
     for name in sorted(sums.keys() - named):
         yield f"{folder}: {name}: not in {manifest.MANIFEST}"
-    files = (path for path in folder.rglob("*") if os.path.isfile(path))
+    # not rglob, which early versions of Python 3.11 end at a link with an impossible target
+    walked = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    files = (path for path in walked if os.path.isfile(path))
     there = {path.relative_to(folder).as_posix() for path in files}
     for name in sorted(there - named - sums.keys() - {manifest.SUMS}):
         yield f"{folder}: {name}: neither in {manifest.MANIFEST} nor in {manifest.SUMS}"

@@ -166,8 +166,8 @@ def test_rows_are_padded_in_front_or_behind(settings: dict[str, Any]) -> None:
             "new: padded: a batch of 2 rows and 2 tokens are needed, found 1 and 8",
         ),
         ({"rule": "dplr", "batch": 2, "pulse": 2}, "new: padded and pulse: both say which tokens"),
-        ({"rule": "deep_memory", "batch": 2}, "new: padded: belongs to rule "),
-        ({"rule": "recurrence", "batch": 2}, "new: padded: belongs to rule "),
+        ({"rule": "deep_memory", "batch": 2}, "new: padded: belongs to rules omega, "),
+        ({"rule": "recurrence", "batch": 2}, "new: padded: belongs to rules omega, "),
     ],
 )
 def test_padding_where_it_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -34,7 +34,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("in/sequences: entries must be at least 0, found -1 at (0,)", {"in/sequences": bounds(-1, 3, 3, 8)}),
     ("in/sequences: the first sequence starts at token 0, found 1", {"in/sequences": bounds(1, 3, 3, 8)}),
     ("in/sequences: starts never fall, found 2 behind 3 at (2,)", {"in/sequences": bounds(0, 3, 2, 8)}),
-    ("in/sequences: the last sequence ends behind the last of 8 tokens, found 9", {"in/sequences": bounds(0, 3, 3, 9)}),
+    ("in/sequences: the last number must be 8, as many as there are tokens, found 9", {"in/sequences": bounds(0, 3, 3, 9)}),
     ("in/sequences: found beside in/reset, and both say where sequences start; one of them is needed", {"in/reset": np.zeros(8, bool)}),
     ("in/M0: shape (2, 3, 4), 3 sequences need 3 in front of its axes", {"in/M0": np.zeros((2, 3, 4))}),
     ("in/M_bar: shape (4, 2, 3, 4), 3 sequences need 3 in front of its axes", {"in/M_bar": np.zeros((4, 2, 3, 4))}),

@@ -81,6 +81,56 @@ def lost_empty(case: Case) -> Arrays:
     return {**own, "out/M": states}
 
 
+def started_with(order: list[int], *, mask: bool) -> Any:
+    """First states of other sequences, with their masks or with none."""
+
+    def results(case: Case) -> Arrays:
+        has = case.inputs["in/has_initial_state"][order] if mask else None
+        return evaluate(
+            changed(case, M0=case.inputs["in/M0"][order], has_initial_state=has)
+        ).tensors
+
+    return results
+
+
+def chain(which: str) -> Any:
+    """Sequences as calls, those that are fresh or given a state from the end of the one before."""
+
+    def results(case: Case) -> Arrays:
+        bounds, has = case.inputs["in/sequences"].tolist(), case.inputs["in/has_initial_state"]
+        reads, states, end = [], [], None
+        for n in range(5):
+            first = case.inputs["in/M0"][n] if has[n] else np.zeros_like(case.inputs["in/M0"][n])
+            if end is not None and (which == "all" or bool(has[n]) == (which == "given")):
+                first = end
+            if bounds[n] == bounds[n + 1]:
+                end = first
+            else:
+                of_tokens = ("in/k", "in/v", "in/q", "in/retain", "in/step_size")
+                part = {m: case.inputs[m][:, bounds[n] : bounds[n + 1]] for m in of_tokens}
+                found = evaluate(make(case.header.plain(), {**part, "in/M0": first})).tensors
+                reads.append(found["out/y"])
+                end = found["out/M"]
+            states.append(end)
+        return {"out/y": np.concatenate(reads, axis=-2), "out/M": np.stack(states)}
+
+    return results
+
+
+def to_the_front(case: Case) -> Arrays:
+    own = evaluate(case).tensors
+    states = own["out/M"][[0, 2, 3, 4, 4]].copy()
+    states[4] = 0.0
+    return {**own, "out/M": states}
+
+
+#: Words about first states of others at the ends, and about their masks.
+ROUND = "every sequence started from the first state of the sequence"
+BEHIND = f"{ROUND} behind it, the last one from sequence 0 (CASE-45)"
+BEFORE = f"{ROUND} before it, sequence 0 from the last one (CASE-45)"
+WITH_MASK = f"{ROUND} before it, with its in/has_initial_state (CASE-45)"
+WITHOUT_MASK = f"{ROUND} behind it, whatever in/has_initial_state says (CASE-44)"
+
 PLANTED: list[tuple[str, Any]] = [
     ("every sequence started from the first state of sequence 0 (CASE-45)", started([0, 0, 0, 0, 0])),
     ("every sequence started from the first state of sequence 4, the last (CASE-45)", started([4, 4, 4, 4, 4])),
@@ -90,7 +140,8 @@ PLANTED: list[tuple[str, Any]] = [
     ("every sequence started from the first state of another sequence, counted without the empty ones (CASE-45)", started([0, 1, 1, 2, 3])),
     ("every sequence started from zeros, not from its first state (CASE-45)", without_states),
     ("in/has_initial_state was ignored, and every sequence has its first state (CASE-44)", without_mask),
-    ("each sequence went on from the last state of the one before (CASE-45)", without_starts),
+    ("each sequence went on from the last state of the one before, but empty ones, which kept their own (CASE-45)", without_starts),
+    ("each sequence went on from the last state of the one before (CASE-45)", chain("all")),
     ("the last state of every sequence was that of sequence 0 (CASE-45)", left([0, 0, 0, 0, 0])),
     ("the last state of every sequence was that of sequence 4, the last (CASE-45)", left([4, 4, 4, 4, 4])),
     ("the last state of every sequence was that of the sequence behind it (CASE-45)", left([1, 2, 3, 4, 4])),
@@ -100,6 +151,14 @@ PLANTED: list[tuple[str, Any]] = [
     ("the last state of an empty sequence was zeros, not its first state (CASE-45)", lost_empty),
     ("the last state of an empty sequence was that of the sequence before it (CASE-45)", left([0, 0, 2, 3, 4])),
     ("the last state of an empty sequence was that of the sequence behind it (CASE-45)", left([0, 2, 2, 3, 4])),
+    (BEHIND, started([1, 2, 3, 4, 0])),
+    (BEFORE, started([4, 0, 1, 2, 3])),
+    (WITH_MASK, started_with([0, 0, 1, 2, 3], mask=True)),
+    (WITHOUT_MASK, started_with([1, 2, 3, 4, 4], mask=False)),
+    ("a sequence without a first state went on from the last state of the one before (CASE-44)", chain("fresh")),
+    ("a sequence with a first state went on from the last state of the one before (CASE-45)", chain("given")),
+    ("the last state of every sequence was that of the sequence before it, sequence 0 from the last one (CASE-45)", left([4, 0, 1, 2, 3])),
+    ("last states were packed to the front, without those of empty sequences (CASE-45)", to_the_front),
 ]  # fmt: skip
 
 
@@ -150,7 +209,7 @@ def test_results_in_a_narrow_format() -> None:
     assert identify(case, ours, depth=0).verdict == "MATCH"
     left_over = {**ours, "out/M": ours["out/M"][[4, 4, 4, 4, 4]]}
     answer = identify(case, left_over, depth=0)
-    assert [each.words for each in answer.departures] == [PLANTED[10][0]]
+    assert [each.words for each in answer.departures] == [PLANTED[11][0]]
     broken = {**ours, "out/y": np.full_like(ours["out/y"], np.nan)}
     assert identify(case, broken).verdict == "NOT FINITE"
 
@@ -163,3 +222,22 @@ def test_check_names_the_mistake() -> None:
     assert "WRONG" in {row.verdict for row in found.rows}
     words = Nearest().words(found, found.rows)
     assert words.startswith(f"as if {PLANTED[0][0]}, under ")
+
+
+@pytest.mark.clause("CASE-46")
+def test_a_window_among_the_results_is_passed_over() -> None:
+    """A plain run has no window, and a result of the case it is all the same."""
+    case = new(Request(rule="omega", window=3, sequences=(5, 4)))
+    ours = evaluate(case).tensors
+    assert "out/window_k" in ours
+    assert identify(case, ours, depth=0).verdict == "MATCH"
+
+
+@pytest.mark.clause("CASE-46")
+def test_mistakes_of_a_deep_memory_with_an_empty_sequence_and_cotangents() -> None:
+    """Where a mistake leaves an empty sequence without a state, nothing of it is weighed."""
+    case = new(Request(rule="deep_memory", sequences=(5, 0, 4, 1), cotangent=True))
+    inputs = {n: x for n, x in case.inputs.items() if n != "in/has_initial_state"}
+    wrong = evaluate(make(case.header.plain(), inputs)).tensors
+    found = [each.words for each in identify(case, wrong, depth=0).departures]
+    assert PLANTED[7][0] in found

@@ -224,6 +224,14 @@ BAD = {
         [PREFILL, {"op": "restore", "r": 1, "name": "b", "at": 5}],
         "step 1 restore: request 1: no snapshot 'b'; there is none",
     ),
+    "another request's": (
+        [
+            PREFILL,
+            {"op": "snapshot", "r": 0, "name": "a"},
+            {"op": "restore", "r": 1, "from": 2, "name": "a", "at": 5},
+        ],
+        "step 2 restore: request 1: from 2, the snapshot 'a' is of request 0",
+    ),
     "another place": (
         [
             PREFILL,
