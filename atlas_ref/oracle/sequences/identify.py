@@ -57,7 +57,9 @@ def identify(
     judge = _Judge(subject, case, seen, parts.evaluate, list(mistakes(of)))
     if (answer := judge.answer(progress)) is not None:
         return answer
-    return _of_worst(subject, judge, of, depth, dtype, progress)
+    found = _of_worst(subject, judge, of, depth, dtype, progress)
+    # where all are right, the one that was looked into is no worse than others
+    return found if judge.ratio(None) > PASS else found._replace(case=case.name)
 
 
 def identify_snapshots(

@@ -194,6 +194,7 @@ def test_what_is_no_mistake_about_states_is_told_of_one_sequence() -> None:
     case = case_of()
     answer = identify(case, evaluate(case).tensors, depth=1)
     assert (answer.verdict, answer.own, answer.departures) == ("MATCH", True, ())
+    assert answer.case == "five"
     other = dict(evaluate(changed(case, step_size=1.5 * case.inputs["in/step_size"])).tensors)
     ours = evaluate(case).tensors
     other["out/y"] = other["out/y"].copy()
