@@ -142,7 +142,7 @@ def first_of(inputs: Mapping[str, Any], stacked: Iterable[str]) -> dict[str, Any
 
 
 def token_axes(calls: Calls, case: Case) -> dict[str, tuple[int, int]]:
-    """Input with tokens -> their axis, and its rows of each token, found by a cut (PROG-6)."""
+    """Input with tokens -> their axis, and its rows of each token, found by a cut (CASE-44)."""
     tokens = token_count(case.inputs)
     cut = calls.cut(case, range(1)) if tokens > 1 else None
     if cut is None:  # all of the tokens are one sequence's
