@@ -199,10 +199,10 @@ def check(
         _check_schedule(locals(), asked=asked)
     told = _told(reasons)
     places_of = {path: str(path.absolute()) for path in paths}
+    words = ""
     if last_failed:
         called = {places_of[path]: ids.get(str(path), path.stem) for path in paths}
         passed_before, words = noted.passed_last(RUN, called)
-        output.say(f"--last-failed: {words}")
         paths = [path for path in paths if places_of[path] not in passed_before]
     answers = answer_files.place(keep, paths, asked=asked)
     with contextlib.ExitStack() as stack:
@@ -253,6 +253,8 @@ def check(
                 break
         run.leave(str(path) for path in places_of if path not in tried)
         outcome = run.report()  # which may ask the source again
+    if words:
+        output.say(f"--last-failed: {words}")
     noted.note(RUN, asked={places_of[path] for path in tried}, failed=failed)
     for place in places:
         place.write(outcome)

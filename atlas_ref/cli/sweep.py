@@ -126,10 +126,10 @@ def sweep(
     impl = adapter if impl is None and program is None else impl
     same = ("sweep", rule, str(seed), json.dumps(choices, sort_keys=True), schedule or "")
     numbers = list(range(cases))
+    words = ""
     if last_failed:
         called = {str(number): f"case {number}" for number in numbers}
         passed, words = noted.passed_last(same, called)
-        output.say(f"--last-failed: {words}")
         numbers = [number for number in numbers if str(number) not in passed]
     with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
         outcome = run(
@@ -153,6 +153,8 @@ def sweep(
             numbers=numbers,
             progress=progress,
         )
+    if words:
+        output.say(f"--last-failed: {words}")
     failed = [str(failure.number) for failure in outcome.failures]
     # of those asked, the ones behind the first that fails are not known
     tried = numbers[: outcome.cases]

@@ -67,6 +67,8 @@ def _watch(runs: list[Path], out: Path, unit: str, every: float) -> None:
     from atlas_ref.train import run
     from atlas_ref.train.shown import curve
 
+    for each in runs:
+        run.settings_of(each)  # a folder without a run would be waited for without an end
     drawn: list[int] = []
     with stopping() as stopped:
         while not stopped():
