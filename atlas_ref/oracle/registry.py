@@ -90,9 +90,9 @@ def _by_sequence(subject: Subject, owner: Any, name: str) -> Callable[..., Any]:
 
     def answer(*arguments: Any) -> Any:
         if any(_names_one(each, OF_SEQUENCES) for each in arguments):
-            return PACKED["subject"].ANSWERS[name](subject, *arguments)
+            return PACKED["subject"].SEQUENCES[name](subject, *arguments)
         if any(_names_one(each, (OF_SNAPSHOTS,)) for each in arguments):
-            return PACKED["snapshots"].ANSWERS[name](subject, *arguments)
+            return PACKED["subject"].SNAPSHOTS[name](subject, *arguments)
         return own(*arguments)
 
     return answer

@@ -43,8 +43,12 @@ def _runs() -> dict[str, list[str]]:
 
 
 def _run(command: Iterable[str]) -> str:
-    """The name of a run: the current folder, and the words that make it another run."""
-    return json.dumps([os.getcwd(), *command])
+    """The name of a run: the current folder, "" of one that is gone, and the words of another run."""
+    try:
+        place = os.getcwd()
+    except OSError:
+        place = ""
+    return json.dumps([place, *command])
 
 
 def failed_last(command: Iterable[str]) -> set[str]:

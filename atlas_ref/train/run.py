@@ -90,7 +90,7 @@ def prepare(
     if resume:
         found = checkpoint.newest(folder, own, at_most=at_most)
         if found is not None:
-            if settings != settings_of(folder):  # it goes on behind its end
+            if settings.steps != settings_of(folder).steps:  # it goes on behind its end
                 _put_settings(folder, settings)
             return own, found.moment
     moment = stages.begun(own, loop.start(own))

@@ -15,6 +15,8 @@ ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 sys.path.insert(0, str(ADAPTERS))
 import kernels  # noqa: E402
 
+from tests.adapters.test_kernels_states import by_complex_step  # noqa: E402
+
 SEEN: list[dict] = []
 
 
@@ -40,21 +42,7 @@ def kda(q, k, v, g, beta, initial_state=None, cu_seqlens=None, has_initial_state
     return y, np.concatenate(lasts)
 
 
-def by_complex_step(given, *bars):
-    found = {}
-    for name in (name for name, x in given.items() if x.dtype.kind == "f"):
-        found[name] = np.zeros(given[name].shape)
-        for place in np.ndindex(given[name].shape):
-            near = given[name].astype(complex)
-            near[place] += 1e-30j
-            pairs = zip(kda(**{**given, name: near}), bars, strict=True)
-            found[name][place] = sum(
-                (x.imag * bar).sum() / 1e-30 for x, bar in pairs if bar is not None
-            )
-    return found
-
-
-MINE = kernels.Kernel(kda, kernels.KDA, "kda", by_complex_step)
+MINE = kernels.Kernel(kda, kernels.KDA, "kda", by_complex_step(kda))
 
 
 def case(lengths=(2, 0, 3, 1), **request):

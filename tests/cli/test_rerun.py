@@ -171,3 +171,15 @@ def test_a_cache_that_cannot_be_written_loses_the_note_alone(tmp_path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     last_failed.note(["check"], asked=[], failed=["x"])
     assert last_failed.failed_last(["check"]) == set()
+
+
+@pytest.mark.clause("SRC-32")
+def test_a_folder_that_is_gone_is_a_place_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    last_failed.note(["check"], asked=[], failed=["x"])
+    assert last_failed.failed_last(["check"]) == {"x"}
+    monkeypatch.chdir(tmp_path)
+    assert last_failed.failed_last(["check"]) == set()

@@ -48,11 +48,9 @@ def identify(
     Raises:
         CaseError: as of `identify.identify`.
     """
-    seen = observe_case(case, mine, dtype)
+    case, seen = _observe(case, mine, dtype)
     if why := not_finite(seen):
         return Identification(case.name, "NOT FINITE", why, dtype=seen.dtype)
-    if seen.dtype in ("bfloat16", "float16"):
-        case = round_inputs(case, seen.dtype)
     of = parts.plan(subject, case)
     judge = _Judge(subject, case, seen, parts.evaluate, list(mistakes(of)))
     if (answer := judge.answer(progress)) is not None:
@@ -74,11 +72,9 @@ def identify_snapshots(
 
     Args, Raises: as of `identify`.
     """
-    seen = observe_case(case, mine, dtype)
+    case, seen = _observe(case, mine, dtype)
     if why := not_finite(seen):
         return Identification(case.name, "NOT FINITE", why, dtype=seen.dtype)
-    if seen.dtype in ("bfloat16", "float16"):
-        case = round_inputs(case, seen.dtype)
     one, calls = snapshots.call_of(case), subject.calls
     assert calls is not None
     tokens = token_count(case.inputs)
@@ -94,6 +90,13 @@ def identify_snapshots(
     assert subject.search is not None
     found: Identification = subject.search.identify(one, given, depth, dtype, progress)
     return found
+
+
+def _observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> tuple[Case, Observation]:
+    """Results under test, and the case with its inputs in their format where that is a narrow one."""
+    seen = observe_case(case, mine, dtype)
+    narrow = seen.dtype in ("bfloat16", "float16")
+    return round_inputs(case, seen.dtype) if narrow else case, seen
 
 
 class _Judge:

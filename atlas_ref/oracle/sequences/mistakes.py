@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from atlas_ref.oracle.sequences.parts import Plan, Wiring
 
@@ -11,10 +11,10 @@ CARRIED = "each sequence went on from the last state of the one before"
 
 
 class Mistake(NamedTuple):
-    """A mistake: what follows on "as if", and which states it takes."""
+    """A mistake: what follows on "as if", and which states it takes: a `Wiring`, or places."""
 
     words: str
-    wiring: Wiring
+    wiring: Any
 
 
 def mistakes(of: Plan) -> Iterator[Mistake]:

@@ -244,7 +244,7 @@ def join(
         if all(x is not None and x.shape == like.shape for x in states):
             order = range(len(states)) if lasts is None else lasts
             zeros = ops.zeros_like(like)
-            joint[name] = _stack([zeros if n is None else states[n] for n in order])
+            joint[name] = stack([zeros if n is None else states[n] for n in order])
     return joint
 
 
@@ -259,7 +259,7 @@ def _rewire(
         pairs = zip(of.spans, fresh, strict=True)
         of = of._replace(spans=tuple(each._replace(fresh=has) for each, has in pairs))
     own = {
-        name: _stack([x[n, ...] for n in wiring.firsts]) if name in of.firsts else x
+        name: stack([x[n, ...] for n in wiring.firsts]) if name in of.firsts else x
         for name, x in inputs.items()
     }
     return own, of
@@ -281,10 +281,11 @@ def last_of_none(
     return inputs[name] + ops.zeros_like(like)  # a parameter that all rows share
 
 
-def _stack(states: Sequence[Any]) -> Any:
+def stack(states: Sequence[Any]) -> Any:
+    """States with their number in front; whole numbers have no derivative."""
     if states[0].dtype.kind in "biu":
         return np.stack([np.asarray(x) for x in states])
-    return ops.stack(states)
+    return ops.stack(list(states))
 
 
 def results_of(

@@ -1,25 +1,24 @@
 """States behind some tokens of a call, as drafts and caches of prefixes need them (CASE-49, CASE-50).
 
-The state behind p tokens is that of a call of the first p, whatever comes after. `registry` asks the
-answers here in the place of the subject's own, where a case has in/states_after.
+The state behind p tokens is that of a call of the first p, whatever comes after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.tensor_spec import Legal, Position, Tensor
+from atlas_ref.oracle.cases.tensor_spec import Tensor
 from atlas_ref.oracle.cases.tensors import token_count
 from atlas_ref.oracle.cases.values import check_values
-from atlas_ref.oracle.registry import OF_SNAPSHOTS, PACKED
+from atlas_ref.oracle.registry import OF_SNAPSHOTS
 from atlas_ref.oracle.sequences import parts
-from atlas_ref.oracle.subjects.subject import Rounding, Subject
+from atlas_ref.oracle.sequences.mistakes import Mistake
+from atlas_ref.oracle.subjects.subject import Subject
 from atlas_ref.types import Array
-from tape import ops
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.new import Request
@@ -33,20 +32,14 @@ TENSORS = {OF_SNAPSHOTS: Tensor("K", "no such states", low=0, whole=True)}
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 
 
-class Mistake(NamedTuple):
-    """A mistake: what follows on "as if", and the places whose states stand in place of the case's."""
-
-    words: str
-    wiring: Sequence[int]
-
-
-def _rest(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def without(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of an ordinary call, without the question."""
     return {name: x for name, x in inputs.items() if name != OF_SNAPSHOTS}
 
 
 def call_of(case: Case) -> Case:
     """The case without the question, an ordinary call."""
-    return case.replaced(inputs=_rest(case.inputs), recorded={})
+    return case.replaced(inputs=without(case.inputs), recorded={})
 
 
 def places_of(case: Case) -> list[int]:
@@ -70,7 +63,7 @@ def check(subject: Subject, header: Any, inputs: Mapping[str, Any]) -> dict[str,
             f"{OF_SNAPSHOTS}: shape {tuple(places.shape)}, expected (K,) of at least 1"
         )
     check_values(OF_SNAPSHOTS, places, TENSORS[OF_SNAPSHOTS])
-    order = subject.checked(header, _rest(inputs))
+    order = subject.checked(header, without(inputs))
     tokens = token_count(inputs)
     _check_places(subject, header, order, [int(p) for p in places], tokens)
     return {**order, OF_SNAPSHOTS: places}
@@ -118,19 +111,19 @@ def evaluate(
         run: (inputs, case) -> results of one call.
         wiring: places of a mistake, in place of the case's.
     """
-    calls, one, own = subject.calls, call_of(case), _rest(inputs)
+    calls, one, own = subject.calls, call_of(case), without(inputs)
     assert calls is not None
     results = dict(run(own, one))
     axes, tokens = parts.token_axes(calls, one), token_count(one.inputs)
     at: dict[int, Tensors] = {tokens: results}
-    for place in places_of(case) if wiring is None else wiring:
+    order = places_of(case) if wiring is None else wiring
+    for place in order:
         if place not in at:
             at[place] = _behind(subject, one, own, axes, place, results, run)
-    order = places_of(case) if wiring is None else wiring
     for name in [name for name in results if calls.left(name)]:
         states = [at[place].get(name) for place in order]
         if all(x is not None and x.shape == results[name].shape for x in states):
-            results[f"out/states/{name.removeprefix('out/')}"] = _stack(states)
+            results[f"out/states/{name.removeprefix('out/')}"] = parts.stack(states)
     return results
 
 
@@ -157,14 +150,8 @@ def _behind(
     return {name: x for name, x in found.items() if x is not None}
 
 
-def _stack(states: Sequence[Any]) -> Any:
-    if states[0].dtype.kind in "biu":
-        return np.stack([np.asarray(x) for x in states])
-    return ops.stack(list(states))
-
-
 def mistakes(case: Case) -> Iterator[Mistake]:
-    """Every mistake that a program can make about these states (CASE-50)."""
+    """Every mistake that a program can make about these states, wired by their places (CASE-50)."""
     places, tokens = places_of(case), token_count(case.inputs)
     rows: dict[str, list[int]] = {
         "the states stood in reverse order": places[::-1],
@@ -190,76 +177,9 @@ def draw(request: Request, new: Callable[..., Case], *, name: str) -> Case:
     Raises:
         CaseError: more of them than tokens.
     """
-    count, tokens = request.states, request.tokens
+    case = new(request.replaced(states=0), name=name)
+    count, tokens = request.states, token_count(case.inputs)
     if count > tokens:
         raise CaseError(f"{name}: states: {count} of a call of {tokens} tokens")
-    case = new(request.replaced(states=0), name=name)
-    tokens = token_count(case.inputs)
     places = np.arange(tokens - count + 1, tokens + 1, dtype=np.int64)
     return make(case.header.plain(), {**case.inputs, OF_SNAPSHOTS: places}, name=name)
-
-
-def _evaluate(
-    subject: Subject, inputs: Tensors, case: Case, form: str, chunk: int | None
-) -> tuple[dict[str, Array], Position]:
-    ends: list[Position] = []
-
-    def run(own: Tensors, one: Case) -> Tensors:
-        results, position = subject.evaluate(own, one, form, chunk)
-        ends.append(position)
-        return results
-
-    return evaluate(subject, inputs, case, run), ends[0]
-
-
-def _plain(subject: Subject, inputs: Tensors, case: Case, rounding: Rounding) -> dict[str, Array]:
-    return evaluate(subject, inputs, case, lambda own, one: subject.plain(own, one, rounding))
-
-
-def _run(
-    subject: Subject, inputs: Tensors, case: Case, rounding: Rounding, readings: Any
-) -> dict[str, Array]:
-    """Results under readings of the subject's own."""
-    searched = subject.searched
-    assert searched is not None
-    return evaluate(
-        subject, inputs, case, lambda own, one: searched.run(own, one, rounding, readings)
-    )
-
-
-def _legal(subject: Subject, header: Any, convention: Any, names: set[str]) -> Legal:
-    table, refused = subject.legal(header, convention, names - TENSORS.keys())
-    return {**table, **TENSORS}, refused
-
-
-def _identify(subject: Subject, *arguments: Any) -> Any:
-    """What explains results with states behind some tokens, of a room above this one."""
-    return PACKED["identify"].identify_snapshots(subject, *arguments)
-
-
-def _of_call(name: str) -> Callable[..., Any]:
-    """What a subject says of a case, asked of it as an ordinary call."""
-
-    def of_call(subject: Subject, case: Case, *others: Any) -> Any:
-        return getattr(subject, name)(call_of(case), *others)
-
-    return of_call
-
-
-#: Name of an answer of a subject -> (subject, its arguments) -> that with states behind some tokens.
-ANSWERS: dict[str, Callable[..., Any]] = {
-    "checked": check,
-    "legal": _legal,
-    "evaluate": _evaluate,
-    "plain": _plain,
-    "run": _run,
-    "numbers": lambda subject, header, inputs: subject.numbers(header, _rest(inputs)),
-    "identify": _identify,
-    **{
-        name: _of_call(name)
-        for name in (
-            *("continued", "needs", "void", "undecided", "undeclared", "features", "missed"),
-            "check_form",
-        )
-    },
-}

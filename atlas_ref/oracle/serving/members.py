@@ -173,10 +173,11 @@ def _convolve(own: Any, weights: Rows, state: State, x: Array, run: Run) -> tupl
 def _parts(own: Any, x: Array) -> tuple[Array, Array, Array]:
     """Queries, keys and values (heads, n, d) of rows in which they stand head by head."""
     widths = np.cumsum([own.heads * own.d_in] * 2)
-    return tuple(
+    q, k, v = (
         np.ascontiguousarray(np.moveaxis(part.reshape(len(x), own.heads, -1), 1, 0))
         for part in np.split(x, widths, axis=1)
-    )  # type: ignore[return-value]
+    )
+    return q, k, v
 
 
 def _turn(x: Array, positions: Array) -> Array:

@@ -266,3 +266,12 @@ def test_features_name_sequences() -> None:
     assert "sequences" not in features(new(Request(rule="delta")))
     rows = check(case, source=lambda case: pytest.fail("asked"), without=["sequences"])
     assert [row.verdict for row in rows] == ["NOT SUPPORTED"]
+
+
+@pytest.mark.clause("CASE-45")
+def test_results_say_where_calls_go_on_where_all_sequences_end_at_one_place() -> None:
+    """Spans of 3 tokens: 4 and 7 tokens end behind the first of a span, 5 behind the second."""
+    fields = {"rule": "delta", "span": 3, "convention": {"reference": "chunk_start"}}
+    alike = evaluate(new(Request(**fields, sequences=(4, 7)))).header
+    assert alike["phase"] == evaluate(new(Request(**fields, tokens=4))).header["phase"]
+    assert "phase" not in evaluate(new(Request(**fields, sequences=(4, 5)))).header
